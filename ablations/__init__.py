@@ -1,0 +1,1 @@
+"""Studies, Ray Tune, MLflow and the `ablate` command line."""

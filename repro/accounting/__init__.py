@@ -1,0 +1,1 @@
+"""Parameters, FLOPs, memory and the paper's cost method."""

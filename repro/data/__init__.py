@@ -1,0 +1,1 @@
+"""Corpora, vocabulary, encoded sides and batches."""

@@ -1,0 +1,68 @@
+"""What every model family offers: teacher-forced decoding for training, incremental decoding for search."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from repro.models.dropout import RandomSource
+
+MemoryT = TypeVar("MemoryT")
+"""What an encoder hands to its decoder; each family has its own."""
+
+
+class DecoderState(Protocol):
+    """What a decoder carries from one generated piece to the next, for `sentences x beam` rows."""
+
+    def reorder(self, sentences: Tensor, beams: Tensor) -> None:
+        """Keep the sentences `sentences` [n] (indices into the current ones) and continue, for each, from its
+        hypotheses `beams` [n, beam] (indices into its current beam)."""
+
+
+StateT = TypeVar("StateT", bound=DecoderState)
+
+
+class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
+    """A translation model. Masks are boolean and True means "may attend": a real piece, not padding."""
+
+    random: RandomSource
+    """The seeded source of every dropout mask of this model."""
+
+    @abstractmethod
+    def encode(self, src: Tensor, src_mask: Tensor) -> MemoryT:
+        """The memory of `src` [batch, src_len] (piece ids) with `src_mask` [batch, src_len]."""
+
+    @abstractmethod
+    def decode(self, tgt_in: Tensor, memory: MemoryT) -> Tensor:
+        """Hidden states [batch, tgt_len, d_out] for `tgt_in` [batch, tgt_len], which begins with the start mark.
+
+        The state at position t depends on tgt_in[:, : t + 1] only.
+        """
+
+    @abstractmethod
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits [..., vocabulary] of hidden states [..., d_out]."""
+
+    @abstractmethod
+    def start(self, memory: MemoryT, beam: int) -> StateT:
+        """The state before the first piece, for `beam` hypotheses a sentence. Work on the source is done once here."""
+
+    @abstractmethod
+    def advance(self, pieces: Tensor, state: StateT) -> Tensor:
+        """Hidden states [sentences * beam, d_out] after one more piece `pieces` [sentences * beam] each.
+
+        Rows are sentence-major. Changes `state` in place, with constant model work per piece. Equal to the last
+        column of `decode` on the whole prefix.
+        """
+
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """Hidden states [batch, tgt_len, d_out]: `decode(tgt_in, encode(src, src_mask))`."""
+        return self.decode(tgt_in, self.encode(src, src_mask))
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Trainable numbers of `model`; a shared matrix counts once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+

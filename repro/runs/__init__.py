@@ -1,0 +1,1 @@
+"""Run directories: the truth about every run."""

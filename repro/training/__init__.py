@@ -1,0 +1,1 @@
+"""Optimizer, schedule, loss, checkpoints and the training loop."""
