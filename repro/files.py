@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +16,8 @@ from repro.errors import CheckError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_MISPLACED = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP}
+_NO_LINKS = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -24,30 +26,76 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     A reader sees the old content or the new, never a part. Raises CheckError when the disk is full or
     refuses to be written; the temporary file is removed in every case.
     """
-    temporary: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with _filled(path, write) as temporary:
+            os.replace(temporary, path)
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def create_bytes(path: Path, content: bytes) -> bool:
+    """Create `path` with `content` unless it exists: of many processes that try at once, exactly one gets True.
+
+    Raises CheckError when the disk is full or refuses to be written. The name appears together with the whole content,
+    except on file systems without hard links, where the content follows a moment after the name.
+    """
+    try:
+        with _filled(path, lambda file: file.write(content)) as temporary:
+            return _link_new(temporary, path, content)
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def _link_new(temporary: Path, path: Path, content: bytes) -> bool:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # A network file system can repeat a request whose answer was lost and then finds our own link.
+        return temporary.stat().st_nlink == 2
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return False
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+    return True
+
+
+@contextmanager
+def _filled(path: Path, write: Callable[[IO[bytes]], object]) -> Iterator[Path]:
+    """A temporary file beside `path`, filled by `write` and on disk; removed at the end if still there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise disk_error(error, path) from error
+        temporary.chmod(0o644)
+        yield temporary
     finally:
-        if temporary is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
 
 
 def disk_error(error: OSError, path: Path) -> Exception:
-    """`error` as a CheckError when the disk is full or may not be written; otherwise `error` itself."""
+    """`error` as a CheckError when the disk is full or the place cannot be written; otherwise `error` itself."""
     if error.errno in _FULL:
         return CheckError("the disk is full", where=str(path), fix="free some space and run the same command again")
     if error.errno in _REFUSED:
         return CheckError("cannot be written", where=str(path), fix="check the permissions or choose another directory")
+    if error.errno in _MISPLACED:
+        what = f"no file can be written here ({error.strerror})"
+        return CheckError(what, where=str(path), fix="choose another directory")
     return error
 
 
@@ -74,6 +122,8 @@ def read_json(path: Path) -> Any:
         raise CheckError("no such file", where=str(path)) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckError(f"not a JSON document ({error})", where=str(path)) from error
+    except OSError as error:
+        raise CheckError(f"cannot be read ({error.strerror})", where=str(path)) from error
 
 
 def canonical_json(document: Any) -> str:

@@ -1,1 +1,1 @@
-"""Parameters, FLOPs, memory and the paper's cost method."""
+"""What a model costs: parameters, FLOPs, memory and the peaks of devices. Nothing here imports torch at load time."""

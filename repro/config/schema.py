@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -15,9 +17,17 @@ from repro.errors import UsageError
 T = TypeVar("T")
 
 
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields by name; looked up once, because this takes most of the time of a hash."""
+    return _look_up(kind)
+
+
+_look_up = functools.cache(typing.get_type_hints)
+
+
 def from_document(kind: type[T], document: Mapping[str, Any], where: str = "") -> T:
     """An instance of the dataclass `kind` from `document`; unknown keys and wrong types raise UsageError."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values: dict[str, Any] = {}
     for key, value in document.items():
         path = f"{where}.{key}" if where else key
@@ -45,7 +55,7 @@ def parse_text(hint: Any, text: str, where: str) -> Any:
         return _parse(hint, with_words, where)
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except ValueError:  # not JSON, or a number of thousands of digits
         value = {"none": None, "True": True, "False": False}.get(text, text)
     return _parse(hint, value, where)
 
@@ -84,8 +94,8 @@ def _match(option: Any, value: Any, where: str) -> tuple[bool, Any]:
             return True, int(value)
         return isinstance(value, int) and not isinstance(value, bool), value
     if option is float:
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        return good, float(value) if good else value
+        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        return good, float(value) + 0.0 if good else value  # -0.0 becomes 0.0: equal settings have one text form
     if option is str:
         return isinstance(value, str), value
     if dataclasses.is_dataclass(option) and isinstance(option, type):
@@ -109,7 +119,7 @@ def _match_dataclass(option: type, value: Any, where: str) -> tuple[bool, Any]:
     if not isinstance(value, Mapping):
         return False, value
     # A union of dataclasses is told apart by its `family` field.
-    family = typing.get_type_hints(option).get("family")
+    family = _hints(option).get("family")
     if family is not None and value.get("family") not in typing.get_args(family):
         return False, value
     return True, from_document(option, value, where)
@@ -125,33 +135,47 @@ def _describe(hint: Any) -> str:
         elif dataclasses.is_dataclass(option):
             parts.append(getattr(option, "__name__", str(option)))
         else:
-            parts.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(option, str(option)))
+            parts.append(
+                {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(
+                    option, str(option)
+                )
+            )
     return " or ".join(parts)
 
 
 def to_document(config: Any) -> dict[str, Any]:
-    """The plain document of a dataclass: what `from_document` reads back to an equal instance."""
-    document: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), allow_nan=False))
+    """The plain document of a dataclass: what `from_document` reads back to an equal instance.
+
+    Equal instances give equal texts, too: 100 in a field of type float is written as 100.0, so that a configuration
+    made in code has the hash of the one read from a file.
+    """
+    as_made = json.loads(json.dumps(dataclasses.asdict(config)))
+    as_read = from_document(type(config), as_made)
+    document: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(as_read), allow_nan=False))
     return document
 
 
 def replace_key(config: T, key: str, text: str, where: str = "--set") -> T:
     """`config` with the dotted `key` set from the command-line `text`; raises UsageError for an unknown key."""
-    return _replace(config, key.split("."), key, text, where)
+    return _replace(config, key.split("."), "", text, where)
 
 
-def _replace(config: T, path: list[str], key: str, text: str, where: str) -> T:
-    hints = typing.get_type_hints(type(config))
-    head = path[0]
+def _replace(config: T, path: list[str], prefix: str, text: str, where: str) -> T:
+    """`config`, itself at the dotted key `prefix`, with `path` below it set."""
+    hints = _hints(type(config))
+    head, *below = path
+    key = f"{prefix}.{head}" if prefix else head
     if head not in hints:
-        raise unknown_key(key, known_keys(config, key.rsplit(".", len(path))[0] if "." in key else ""))
+        raise unknown_key(".".join([key, *below]), known_keys(config, prefix))
     current = getattr(config, head)  # a declared field: checked on the line above
-    if len(path) > 1:
-        if not dataclasses.is_dataclass(current):
-            raise unknown_key(key, [key.rsplit(".", len(path) - 1)[0]])
-        value: Any = _replace(current, path[1:], key, text, where)
+    if below and not dataclasses.is_dataclass(current):
+        raise unknown_key(".".join([key, *below]), [key])
+    if below:
+        value: Any = _replace(current, below, key, text, where)
     elif dataclasses.is_dataclass(current):
-        raise UsageError(f"{key!r} is a group of keys", where=where, fix="name one, e.g. " + known_keys(current, key)[0])
+        raise UsageError(
+            f"{key!r} is a group of keys", where=where, fix="name one, e.g. " + known_keys(current, key)[0]
+        )
     else:
         value = parse_text(hints[head], text, f"{where} {key}")
     return dataclasses.replace(config, **{head: value})  # type: ignore[type-var]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -24,6 +25,13 @@ class Batch:
     """[batch] int64."""
     tgt_lengths: Tensor
     """[batch] int64."""
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch with its pieces on `device`; lengths stay on the CPU, where they are counted."""
+        if self.src.device == device:
+            return self
+        src, tgt_in, tgt_out = (part.to(device, non_blocking=True) for part in (self.src, self.tgt_in, self.tgt_out))
+        return Batch(src, tgt_in, tgt_out, self.src_lengths, self.tgt_lengths)
 
     @property
     def src_mask(self) -> Tensor:

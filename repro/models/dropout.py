@@ -42,17 +42,19 @@ class Dropout(nn.Module):
         generator = self._random.on(x.device)
         if x.device.type != "cpu":
             keep = 1.0 - self.probability
-            return x * torch.empty_like(x).bernoulli_(keep, generator=generator).div_(keep)
+            # The scale is applied last: 1 / keep itself, rounded to bfloat16, would shift the mean.
+            return x * torch.empty_like(x).bernoulli_(keep, generator=generator) * (1.0 / keep)
         return x * _cpu_mask(x, self.probability, generator)
 
 
 def _cpu_mask(x: Tensor, probability: float, generator: torch.Generator) -> Tensor:
     """A mask of zeros and 1 / keep, shaped as `x`: four 16-bit draws from each 64-bit word.
 
-    A fifth of the time of torch's Bernoulli draw here. The probability is exact to 2^-17, and the division uses the
-    probability as drawn, so the mean stays exactly 1.
+    A tenth of the time of torch's Bernoulli draw here, comparing straight into the mask's own type included. The
+    probability is exact to 2^-17, and the division uses the probability as drawn, so the mean stays exactly 1.
     """
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
     draws = words.view(torch.int16)[: x.numel()].view(x.shape)
     cut = round(probability * 65536)
-    return (draws >= cut - 32768).to(x.dtype).mul_(65536.0 / (65536 - cut))
+    mask = torch.ge(draws, cut - 32768, out=torch.empty_like(x, memory_format=torch.contiguous_format))
+    return mask.mul_(65536.0 / (65536 - cut))

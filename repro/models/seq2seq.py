@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from repro.models.dropout import RandomSource
 
@@ -24,11 +26,27 @@ class DecoderState(Protocol):
 StateT = TypeVar("StateT", bound=DecoderState)
 
 
+class Output(NamedTuple):
+    """The linear map from hidden states to logits, which the loss takes apart to work in chunks."""
+
+    weight: Tensor
+    """[vocabulary, d_out]; a parameter, a tied embedding or computed from parameters."""
+    bias: Tensor | None = None
+    """[vocabulary] or none."""
+
+
 class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
-    """A translation model. Masks are boolean and True means "may attend": a real piece, not padding."""
+    """A translation model. Masks are boolean and True means "may attend": a real piece, not padding.
+
+    A family's constructor only shapes its parameters, each registered under one name; `build_model` allocates them
+    and then calls `initialise`, so that nothing is drawn from torch's global generator.
+    """
 
     random: RandomSource
     """The seeded source of every dropout mask of this model."""
+
+    max_positions: int | None = None
+    """Most pieces a side that the model can take, both marks counted; None: any number."""
 
     @abstractmethod
     def encode(self, src: Tensor, src_mask: Tensor) -> MemoryT:
@@ -42,8 +60,16 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
         """
 
     @abstractmethod
+    def output(self) -> Output:
+        """The weight and bias of the layer before the softmax."""
+
+    @abstractmethod
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw every parameter from `generator`, as the family's paper does."""
+
     def project(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocabulary] of hidden states [..., d_out]."""
+        return functional.linear(hidden, *self.output())
 
     @abstractmethod
     def start(self, memory: MemoryT, beam: int) -> StateT:
@@ -65,4 +91,3 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
 def count_parameters(model: nn.Module) -> int:
     """Trainable numbers of `model`; a shared matrix counts once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-

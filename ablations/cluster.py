@@ -1,0 +1,197 @@
+"""Ray, held at arm's length: a private one for this sweep or a given cluster, and Tune to run runs on it.
+
+Ray is told runs, resources and retries and nothing else. What remains to be done is planned from disk, what came of it
+is read from disk, and everything Ray writes is thrown away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ablations.worker import Order, RunError, work
+from repro.errors import CheckError, UsageError
+from repro.runs.processes import Process
+
+RETRIES = 2
+"""Further tries of a run whose process failed or died."""
+
+_PREFIX = "ablate-"
+_OBJECT_STORE_BYTES = 80 * 1024 * 1024
+"""Hardly anything goes through Ray's object store; its least is 75 MB."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resources:
+    """Where runs are run and what each gets."""
+
+    address: str | None = None
+    """A running cluster's address; None: a private Ray on this machine, ended with the sweep."""
+    cpus: int | None = None
+    """CPUs to use on this machine; None: those that this process may use."""
+    cpus_per_run: float = 1
+    gpus_per_run: float | None = None
+    """None: one where the scale wants a GPU and there is one, else none."""
+
+
+class Cluster:
+    """A Ray to run runs on, from `with` to its end."""
+
+    def __init__(self, resources: Resources, *, wants_gpu: bool, scratch: Path) -> None:
+        self._resources, self._wants_gpu = resources, wants_gpu
+        self._scratch = scratch
+        self._private: Path | None = None
+
+    def __enter__(self) -> Self:
+        _set_environment()
+        import ray
+
+        if self._resources.address is None:
+            self._private = _private_directory()
+            ray.init(
+                address="local",
+                num_cpus=self._resources.cpus or available_cpus(),
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(self._private),
+            )
+        else:
+            self._join(self._resources.address)
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        ray.shutdown()
+        if self._private is not None:
+            shutil.rmtree(self._private, ignore_errors=True)
+
+    def run(self, orders: Iterable[Order]) -> dict[str, str]:
+        """Do the runs, as many at a time as there is room for; the reason of each that did not end well, by directory.
+
+        Returns when none is left: the failure of one never ends the others.
+        """
+        from ray import tune
+
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why a run failed stands in its directory
+        storage = Path(tempfile.mkdtemp(prefix=".ray-", dir=self._private or self._scratch))
+        try:
+            results = tune.Tuner(
+                tune.with_resources(_trainable, self._share()),
+                param_space={"order": tune.grid_search([dataclasses.asdict(order) for order in orders])},
+                tune_config=tune.TuneConfig(reuse_actors=True),
+                run_config=tune.RunConfig(
+                    name="sweep",
+                    storage_path=str(storage),
+                    failure_config=tune.FailureConfig(max_failures=RETRIES),
+                    verbose=0,
+                ),
+            ).fit()
+            reasons = {}
+            for result in results:
+                order = result.config["order"]
+                if result.error is not None:
+                    reasons[order["run"]] = _last_line(result.error)
+                elif result.metrics.get("state") == "failed":
+                    reasons[order["run"]] = result.metrics["reason"]
+            return reasons
+        finally:
+            shutil.rmtree(storage, ignore_errors=True)
+
+    def _join(self, address: str) -> None:
+        import ray
+
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise CheckError(
+                f"no Ray answers ({_last_line(error)})",
+                where=f"--address {address}",
+                fix="start it or leave --address out",
+            ) from error
+
+    def _gpus(self) -> float:
+        import ray
+
+        if self._resources.gpus_per_run is not None:
+            return self._resources.gpus_per_run
+        return 1.0 if self._wants_gpu and ray.cluster_resources().get("GPU", 0) else 0.0
+
+    def _share(self) -> dict[str, float]:
+        return {"cpu": self._resources.cpus_per_run, "gpu": self._gpus()}
+
+    def _check(self) -> None:
+        """Raise UsageError when no run could ever start here."""
+        import ray
+
+        found = ray.cluster_resources()
+        for name, wanted in (("CPU", self._resources.cpus_per_run), ("GPU", self._gpus())):
+            if wanted > found.get(name, 0):
+                raise UsageError(
+                    f"a run wants {wanted:g} {name}s, there are {found.get(name, 0):g}",
+                    where=f"--{name.lower()}s-per-run",
+                    fix="ask for fewer",
+                )
+
+
+def _trainable(config: dict[str, Any]) -> dict[str, Any]:
+    return work(Order(**config["order"]))
+
+
+def available_cpus() -> int:
+    """The CPUs that this process may use: its affinity mask, its SLURM share, its container's quota; at least one."""
+    limits = [float(len(os.sched_getaffinity(0)))]
+    for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
+        with suppress(KeyError, ValueError):
+            limits.append(float(os.environ[name]))
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limits.append(float(quota) / float(period))
+    return max(1, int(min(limits)))
+
+
+def _set_environment() -> None:
+    """What Ray reads from the environment, here and in its workers."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    # Ray would let its workers yield to every other process, which makes the speeds that runs report meaningless.
+    os.environ["RAY_worker_niceness"] = "0"
+
+
+def _private_directory() -> Path:
+    """A new directory with a short path for a private Ray, whose sockets' paths may have 107 bytes.
+
+    Those of sweeps that were killed are cleared away.
+    """
+    root = Path("/tmp")  # not TMPDIR, which batch systems make long
+    for old in root.glob(f"{_PREFIX}*/owner.json"):
+        with suppress(OSError, ValueError, KeyError):
+            if Process.read(json.loads(old.read_text())).alive() is False:
+                shutil.rmtree(old.parent, ignore_errors=True)
+    new = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+    (new / "owner.json").write_text(json.dumps(Process.current().document()))
+    return new
+
+
+def _last_line(error: BaseException) -> str:
+    """What an error says in the end, without the module of its type."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].removeprefix(f"{RunError.__module__}.{RunError.__name__}: ") if lines else type(error).__name__

@@ -1,0 +1,116 @@
+"""What a user asked for: a table at a scale with settings, worked out into one configuration a row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ablations.scales import Scale, scale_of
+from ablations.tables import Variant, select, table_name
+from repro.config import RunConfig
+from repro.config.differences import LABELS
+from repro.config.schema import replace_key
+from repro.errors import UsageError
+
+_FIXED = {
+    "variant": "choose rows with --only",
+    "table": "name it as the argument",
+    "scale": "choose it with --scale",
+    "seed": "choose it with --seed or --seeds",
+    "data.digest": "it follows from the corpus",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One variant over the selection's base."""
+
+    variant: Variant
+    config: RunConfig
+    """Resolved; its seed is the base's, `with_seed` gives another."""
+    changes: Mapping[str, Any]
+    """What differs from the base: dotted key to value."""
+    same_as: str | None
+    """The id of an earlier row that comes to the same configuration here, and so to the same runs."""
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The configuration of this row's run with `seed`."""
+        return dataclasses.replace(self.config, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Rows of a table at a scale."""
+
+    table: str
+    scale: Scale
+    settings: tuple[str, ...]
+    """The `key=value` texts laid over the scale's base."""
+    base: RunConfig
+    rows: tuple[Row, ...]
+
+    def with_data(self, digest: str) -> Selection:
+        """The same rows over the prepared corpus with `digest`."""
+        base = dataclasses.replace(self.base, data=dataclasses.replace(self.base.data, digest=digest))
+        return dataclasses.replace(self, base=base, rows=_rows(base, [row.variant for row in self.rows]))
+
+
+def choose(table: str, scale: str, *, only: Iterable[str] | None = None, settings: Iterable[str] = ()) -> Selection:
+    """The rows of `table` (those in `only`) at `scale`, the base changed by `settings` first.
+
+    Raises UsageError for an unknown table, scale, variant or key, and for a row that cannot be built.
+    """
+    name = table_name(table)
+    place = scale_of(scale)
+    texts = tuple(settings)
+    base = dataclasses.replace(with_settings(place.base, texts), table=name)
+    try:
+        base = base.resolved()
+    except UsageError as error:
+        raise UsageError(error.what, where=f"base of scale {scale}, {error.where}", fix=error.fix) from error
+    return Selection(table=name, scale=place, settings=texts, base=base, rows=_rows(base, select(name, only)))
+
+
+def with_settings(base: RunConfig, settings: Iterable[str]) -> RunConfig:
+    """`base` with each `key=value` of `settings` laid over it in turn. Raises UsageError."""
+    for text in settings:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UsageError(f"{text!r} is not key=value", where="--set", fix="e.g. --set train.budget=500")
+        if key in _FIXED:
+            raise UsageError(f"{key!r} cannot be set", where="--set", fix=_FIXED[key])
+        base = replace_key(base, key, value.strip())
+    return base
+
+
+def _rows(base: RunConfig, variants: Iterable[Variant]) -> tuple[Row, ...]:
+    plain = _flat(base.document())
+    first: dict[str, str] = {}
+    rows = []
+    for variant in variants:
+        config = variant.of(base)
+        earlier = first.setdefault(config.hash(), variant.id)
+        rows.append(
+            Row(
+                variant=variant,
+                config=config,
+                changes=_changes(plain, _flat(config.document())),
+                same_as=None if earlier == variant.id else earlier,
+            )
+        )
+    return tuple(rows)
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A configuration's document with dotted keys, without the labels outside a run's identity."""
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        values.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return {key: value for key, value in values.items() if key not in LABELS}
+
+
+def _changes(base: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in base or base[key] != value}

@@ -1,0 +1,251 @@
+"""Brings the tracking store to what the run directories say: each run once, each metric once a step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ablations.study import StudyRun
+from ablations.tracking.names import LONGEST_TAG, cut
+from ablations.tracking.points import Point, Tail, final_points
+from ablations.tracking.records import FILES, MLFLOW_STATE, PARENT, RunRecord, StudyRecord, short_digests
+from ablations.tracking.server import Server, Tracked, is_parent, run_id_of
+from ablations.tracking.summary import summary_points
+from repro.errors import CheckError
+from repro.files import digest_of
+
+DUPLICATE = "ablate.duplicate_of"
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was done to the store."""
+
+    made: int = 0
+    changed: int = 0
+    same: int = 0
+    points: int = 0
+    files: int = 0
+    duplicates: int = 0
+    """Second MLflow runs of one identity that were closed and deleted."""
+    closed: int = 0
+    """Runs that stood as RUNNING although nobody works on them."""
+
+
+@dataclass(kw_only=True)
+class _Child:
+    """A child run and what is known to be in the store."""
+
+    tracked: Tracked
+    tail: Tail
+    sent: dict[str, set[int]] = field(default_factory=dict)
+    """Metric to the steps that the store has; asked for at the first need."""
+    curves: set[str] = field(default_factory=set)
+    """Metrics that metrics.jsonl holds."""
+
+
+class Projection:
+    """A connected store and a study. Throw it away after a TrackingError: the next one asks the store anew.
+
+    `full`: ask for the steps of every metric instead of inferring them from the highest one.
+    """
+
+    def __init__(self, server: Server, record: StudyRecord, *, full: bool = False) -> None:
+        self._server, self._record, self._full = server, record, full
+        self._children: dict[str, _Child] = {}
+        self.tally = Tally()
+        self.made_any = False
+        description = f"Runs of the table `{record.study.table}` at the scale `{record.study.scale}`."
+        self.experiment = server.experiment(record.experiment, {"mlflow.note.content": description})
+        self.parent = self.reconcile()
+
+    def reconcile(self) -> Tracked:
+        """Find the parent and the children by their tags; of two for one identity keep the older. Returns the parent."""
+        found = self._server.runs(self.experiment, self._record.id)
+        parent = self._one([run for run in found if is_parent(run)]) or self._new_parent()
+        by_run: dict[str, list[Tracked]] = {}
+        for run in found:
+            if run_id_of(run) and not is_parent(run):
+                by_run.setdefault(run_id_of(run), []).append(run)
+        for run_id, candidates in by_run.items():
+            kept = self._one(candidates)
+            if kept is not None:
+                self._server.send_tags(kept, {PARENT: parent.id})
+                if run_id not in self._children or self._children[run_id].tracked.id != kept.id:
+                    self._children[run_id] = self._child(kept, run_id)
+        return parent
+
+    def _one(self, candidates: list[Tracked]) -> Tracked | None:
+        """The oldest of one identity's runs; the others are deleted. A deleted one is restored if there is no other."""
+        ours = [run for run in candidates if DUPLICATE not in run.tags]
+        ranked = sorted(ours, key=lambda run: (run.deleted, run.age))
+        if not ranked:
+            return None
+        kept, *others = ranked
+        if kept.deleted:
+            self._server.restore(kept)
+        for other in others:
+            if not other.deleted:
+                self._server.delete(other, {DUPLICATE: kept.id})
+                self.tally.duplicates += 1
+        return kept
+
+    def _new_parent(self) -> Tracked:
+        record = self._record
+        self.made_any = True
+        return self._server.create(self.experiment, record.study.name, record.tags(), record.started)
+
+    def _child(self, tracked: Tracked, run_id: str) -> _Child:
+        path = next((run.path for run in self._record.study.runs if run.id == run_id), self._record.study.path)
+        return _Child(tracked=tracked, tail=Tail(path / "metrics.jsonl"))
+
+    def run(self, run: StudyRun) -> tuple[RunRecord, str]:
+        """Bring one run's child up to date. Returns what was read and the child's MLflow id ("" if not begun).
+
+        Raises CheckError when the run's directory is damaged, TrackingError when the store does not take it.
+        """
+        try:
+            record = RunRecord.read(self._record, run)
+        except CheckError as error:
+            self._damaged(run.id, str(error))
+            raise
+        if not record.begun:
+            return record, ""
+        child = self._children.get(run.id)
+        made = child is None
+        if child is None:
+            child = self._children[run.id] = self._new_child(record)
+        server, tracked = self._server, child.tracked
+        news = [
+            server.send_params(tracked, record.params()),
+            self._send_points(child, record),
+            self._send_files(tracked, record.files()),
+            server.send_tags(tracked, record.tags()),
+        ]
+        was = tracked.status
+        # The status last: a child that stands as FINISHED is complete.
+        news.append(server.send_state(tracked, MLFLOW_STATE[record.status.state], record.ended))
+        self.tally.closed += was == "RUNNING" and record.status.state == "stopped"
+        self.tally.made += made
+        self.tally.changed += not made and any(news)
+        self.tally.same += not made and not any(news)
+        return record, tracked.id
+
+    def _damaged(self, run_id: str, words: str) -> None:
+        """Let a child whose records cannot be read not stand as RUNNING."""
+        child = self._children.get(run_id)
+        if child is not None and child.tracked.status == "RUNNING":
+            self._close(child.tracked, "FAILED", words)
+
+    def close_abandoned(self, running: Collection[str]) -> None:
+        """No child stands as RUNNING but those of the runs `running`: not even when its run directory is gone."""
+        for run_id, child in self._children.items():
+            if child.tracked.status == "RUNNING" and run_id not in running:
+                self._close(child.tracked, "KILLED", "nobody works on it, and its run directory is gone")
+
+    def _close(self, tracked: Tracked, status: str, reason: str) -> None:
+        self._server.send_tags(tracked, {"state": "stopped", "reason": cut(reason, LONGEST_TAG)})
+        self._server.send_state(tracked, status, int(time.time() * 1000))
+        self.tally.closed += 1
+
+    def _new_child(self, record: RunRecord) -> _Child:
+        self.made_any = True
+        tags = {**record.tags(), PARENT: self.parent.id}
+        tracked = self._server.create(self.experiment, record.name, tags, record.started)
+        return self._child(tracked, record.run.id)
+
+    def _send_points(self, child: _Child, record: RunRecord) -> bool:
+        points = child.tail.read()
+        child.curves |= {point.key for point in points}
+        if record.result:
+            points += final_points(record.result, child.curves, record.ended)
+        missing = self._missing(child, points)
+        for batch in self._server.send_points(child.tracked, missing):
+            for point in batch:
+                child.sent[point.key].add(point.step)
+            self.tally.points += len(batch)
+        return bool(missing)
+
+    def _missing(self, child: _Child, points: list[Point]) -> list[Point]:
+        """Those of `points` whose metric the store does not have at that step, each once, the last one counting."""
+        for key in {point.key for point in points} - child.sent.keys():
+            child.sent[key] = self._steps(child.tracked, key, [point.step for point in points if point.key == key])
+        wanted: dict[tuple[str, int], Point] = {}
+        for point in points:
+            if point.step not in child.sent[point.key]:
+                wanted[point.key, point.step] = point
+        return list(wanted.values())
+
+    def _steps(self, tracked: Tracked, key: str, ours: list[int]) -> set[int]:
+        """The steps of a metric in the store.
+
+        Points are sent in order and each request is kept whole or not at all, so a store whose highest step is ours
+        has all of ours.
+        """
+        if key not in tracked.latest:
+            return set()
+        if not self._full and tracked.latest[key] == max(ours):
+            return set(ours)
+        return self._server.steps(tracked, key)
+
+    def _send_files(self, tracked: Tracked, files: Mapping[str, Path]) -> bool:
+        digests = short_digests(files)
+        tag = json.dumps(digests, sort_keys=True)
+        if len(tag) > LONGEST_TAG:
+            tag = json.dumps({"all": digest_of(digests)})
+        if tracked.tags.get(FILES) == tag:
+            return False
+        known = _read_digests(tracked.tags.get(FILES, ""))
+        other = [name for name in digests if known.get(name) != digests[name]]
+        self._server.send_files(tracked, [(name, files[name]) for name in other])
+        self._server.send_tags(tracked, {FILES: tag})
+        self.tally.files += len(other)
+        return True
+
+    def finish(self, states: Mapping[str, str], ended: int, *, active: bool) -> None:
+        """Bring the parent up to date with `states`, those of all runs by id.
+
+        `ended`: when the last run changed, Unix milliseconds. `active`: a driver is at work.
+        """
+        counts = Counter(states.values())
+        server, parent, record = self._server, self.parent, self._record
+        words, status = parent_state(counts, active=active)
+        server.send_params(parent, record.params())
+        self._send_files(parent, record.files())
+        if status != "RUNNING":
+            self._send_summary(counts, ended)
+        server.send_tags(parent, {**record.tags(), "runs": in_words(counts), "state": words})
+        server.send_state(parent, status, max(record.started, ended))
+
+    def _send_summary(self, counts: Mapping[str, int], ended: int) -> None:
+        points = summary_points(self._record, counts, ended)
+        missing = [point for point in points if point.step > self.parent.latest.get(point.key, -1)]
+        for batch in self._server.send_points(self.parent, missing):
+            self.tally.points += len(batch)
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """The runs by state, as one phrase: "3 done, 1 failed"."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no runs"
+
+
+def parent_state(counts: Mapping[str, int], *, active: bool) -> tuple[str, str]:
+    """The study's state in words and as MLflow's status."""
+    if active or counts.get("running"):
+        return "running", "RUNNING"
+    if counts.get("failed") or counts.get("diverged"):
+        return "some runs failed", "FAILED"
+    if counts.get("planned") or counts.get("stopped"):
+        return "incomplete", "KILLED"
+    return "done", "FINISHED"
+
+
+def _read_digests(text: str) -> dict[str, str]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError):
+        return {}

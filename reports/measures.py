@@ -1,0 +1,116 @@
+"""What the seeds of one row say together: means with their n, and differences to base paired by seed.
+
+Intervals and tests belong here too; every table, figure and page takes its aggregates from this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from reports.records import Run
+
+Quantity = Callable[[Run], float | None]
+"""A number of a finished run, or None where it has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """One quantity over the seeds of one row."""
+
+    values: tuple[float, ...]
+    """One a finished run, in the plan's order."""
+    runs: tuple[str, ...]
+    """Ids of the runs that the values come from."""
+    planned: int
+    """Runs that the plan has for the row."""
+
+    @property
+    def n(self) -> int:
+        """Number of values."""
+        return len(self.values)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned run gave a value."""
+        return self.n > 0 and self.n == self.planned
+
+    @property
+    def mean(self) -> float | None:
+        """The arithmetic mean; None without a value."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def lowest(self) -> float | None:
+        """The least value; None without a value."""
+        return min(self.values, default=None)
+
+    @property
+    def highest(self) -> float | None:
+        """The greatest value; None without a value."""
+        return max(self.values, default=None)
+
+    @property
+    def spread(self) -> float:
+        """Highest minus lowest; 0 for fewer than two values."""
+        return max(self.values) - min(self.values) if self.values else 0.0
+
+
+def measure(runs: Sequence[Run], quantity: Quantity) -> Measure:
+    """`quantity` over the finished ones of `runs`, the planned runs of one row."""
+    found = [(run.id, value) for run in runs if run.done and (value := quantity(run)) is not None]
+    return Measure(values=tuple(value for _, value in found), runs=tuple(name for name, _ in found), planned=len(runs))
+
+
+def difference(runs: Sequence[Run], base: Sequence[Run], quantity: Quantity) -> Measure:
+    """`quantity` of `runs` minus that of the base run with the same seed, over the seeds that both have.
+
+    Seeds fix initialisation and batches, so pairing by seed takes out what the two share.
+    """
+    base_values = {run.seed: (run.id, value) for run in base if run.done and (value := quantity(run)) is not None}
+    pairs = [
+        (value - base_values[run.seed][1], run.id, base_values[run.seed][0])
+        for run in runs
+        if run.done and run.seed in base_values and (value := quantity(run)) is not None
+    ]
+    return Measure(
+        values=tuple(value for value, _, _ in pairs),
+        runs=tuple(name for _, mine, other in pairs for name in (mine, other)),
+        planned=len(runs),
+    )
+
+
+def bleu_on_test(run: Run) -> float | None:
+    """BLEU on the test side (sacreBLEU 13a)."""
+    return run.number("test", "bleu")
+
+
+def valid_perplexity(run: Run) -> float | None:
+    """Unsmoothed perplexity per piece on the validation side."""
+    return run.number("valid", "perplexity")
+
+
+def train_flops(run: Run) -> float | None:
+    """Floating-point operations of training by our count: forward and backward, padding left out."""
+    return run.number("train_flops")
+
+
+def direction(differences: Measure, published: float | None) -> str:
+    """How a row's differences to base lie to the published one: "same", "opposite", "mixed", "none" or "".
+
+    same, opposite: every seed moved with, or against, the paper. mixed: seeds disagree. none: no seed moved by a
+    printed decimal. Empty: nothing to compare, or the paper itself shows no difference.
+    """
+    if published is None or abs(published) < PRINTED or not differences.values:
+        return ""
+    signs = {0 if abs(value) < PRINTED else (1 if value > 0 else -1) for value in differences.values}
+    if signs == {0}:
+        return "none"
+    if len(signs) > 1:
+        return "mixed"
+    return "same" if signs == {1 if published > 0 else -1} else "opposite"
+
+
+PRINTED = 0.05
+"""BLEU differences below this print as 0.0."""

@@ -1,0 +1,81 @@
+"""What the paper published, read from `paper.yaml`; a published number is written nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import yaml
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperRow:
+    """One row of the paper's Table 3 (newstest2013, tokenised BLEU)."""
+
+    id: str
+    perplexity: float
+    """Per word piece, unsmoothed."""
+    bleu: float
+    parameters: float | None
+    """In millions, as printed; None where the paper prints none."""
+    bleu_difference: float
+    """BLEU minus that of the paper's base."""
+    perplexity_difference: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paper:
+    """The published Table 3 and what a comparison with it has to say."""
+
+    title: str
+    arxiv: str
+    rows: Mapping[str, PaperRow]
+    """By variant, in the paper's order; rows of ours that are a published row under another name are added."""
+    base: PaperRow
+    base_steps: int
+    batch_target_tokens: int
+    task: str
+    test: str
+    bleu_protocol: str
+    parameters_note: str
+
+    @property
+    def base_target_tokens(self) -> float:
+        """Target tokens the paper's base was trained on: steps times the stated batch (section 5.1)."""
+        return float(self.base_steps * self.batch_target_tokens)
+
+
+@cache
+def load_paper() -> Paper:
+    """The paper's numbers, from the data file that comes with this package."""
+    document = yaml.safe_load(files("reports").joinpath("paper.yaml").read_text(encoding="utf-8"))
+    table = document["table3"]
+    base = next(row for row in table["rows"] if row["id"] == table["base"])
+    rows = {
+        row["id"]: PaperRow(
+            id=row["id"],
+            perplexity=row["perplexity"],
+            bleu=row["bleu"],
+            parameters=row["parameters"],
+            # The paper prints one decimal for BLEU and two for perplexity; so have their differences.
+            bleu_difference=round(row["bleu"] - base["bleu"], 1),
+            perplexity_difference=round(row["perplexity"] - base["perplexity"], 2),
+        )
+        for row in table["rows"]
+    }
+    rows |= {ours: rows[theirs] for ours, theirs in table["same_as"].items()}
+    protocol = document["protocol"]
+    return Paper(
+        title=document["source"]["title"],
+        arxiv=document["source"]["arxiv"],
+        rows=rows,
+        base=rows[table["base"]],
+        base_steps=base["changes"]["steps"],
+        batch_target_tokens=protocol["training"]["batch_target_tokens"],
+        task=protocol["table3"]["task"],
+        test=protocol["table3"]["test"],
+        bleu_protocol=protocol["table3"]["bleu"],
+        parameters_note=table["note"],
+    )

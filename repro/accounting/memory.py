@@ -1,0 +1,55 @@
+"""Device memory of training, from sizes alone: an estimate to plan with, not a measurement."""
+
+from __future__ import annotations
+
+from repro.accounting.parameters import parameters
+from repro.config import ModelConfig, TrainConfig, TransformerConfig
+
+ASSUMED_LENGTH = 32
+"""Pieces of a sentence, where a square of lengths must be kept: explicit attention weights."""
+
+_CHUNK_NUMBERS = 1 << 26
+"""Logits that the loss holds at once on a GPU."""
+
+
+def memory_bytes(config: ModelConfig, vocabulary_size: int, train: TrainConfig) -> int:
+    """Bytes that training `config` takes at its peak.
+
+    16 bytes a parameter (value, gradient and Adam's two moments in fp32), 2 more where products run in bf16 (the copy
+    that autocast keeps); for each position of a micro-batch what the backward pass needs again (`_transformer`); twice
+    the widest layer's outputs, for the gradients in flight; the loss's two buffers of logits. What the framework
+    itself takes (about 0.5 GB on a GPU) is left out.
+    """
+    low = train.precision == "bf16"
+    product = 2 if low else 4
+    count = parameters(config, vocabulary_size)
+    positions = min(train.batch_tokens, train.micro_batch_tokens or train.batch_tokens)
+    match config.family:
+        case "transformer":
+            saved, widest = _transformer(config.resolved(), product)
+    rows = min(positions, max(256, _CHUNK_NUMBERS // vocabulary_size))
+    logits = rows * vocabulary_size * (product + 4)
+    return count * (16 + (product if low else 0)) + positions * (saved + 2 * widest * product) + logits
+
+
+def _transformer(config: TransformerConfig, product: int) -> tuple[int, int]:
+    """Bytes kept for the backward pass a position (one source and one target), and the widest layer's width.
+
+    A self-attention keeps queries, keys, values and its context, and one sum a head; each sub-layer its residual sum
+    (fp32), its LayerNorm's output and its dropout mask; a feed-forward layer its hidden layer. With attention dropout
+    the weights are kept too, three times (softmax, mask, product), over sentences of ASSUMED_LENGTH.
+    """
+    assert config.d_k is not None
+    assert config.d_v is not None
+    d, h = config.d_model, config.n_heads
+    masks = 1 if config.dropout else 0
+    attention = h * 2 * (config.d_k + config.d_v) * product + 4 * h
+    if config.attention_dropout:
+        attention += 3 * h * ASSUMED_LENGTH * product
+    frame = d * (4 + product * (1 + masks))
+    feed_forward = config.d_ff * product * (3 if config.activation_dropout else 1)
+    encoder_layer = attention + feed_forward + 2 * frame
+    decoder_layer = 2 * attention + feed_forward + 3 * frame
+    embeddings = 2 * d * (4 + masks * 4)
+    widest = max(config.d_ff, h * (2 * config.d_k + config.d_v))
+    return config.n_layers * (encoder_layer + decoder_layer) + embeddings, widest

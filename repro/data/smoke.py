@@ -1,0 +1,188 @@
+"""The smoke corpus: a small made-up language pair in which every source has exactly one translation.
+
+The source side orders its clauses subject, verb, object and marks no case; the target side puts the verb at the clause
+end and marks case. What a translator must get right, and where in a sentence the knowledge sits:
+
+- words: each source word has its target word; `the`-words also need the noun's class, number and case;
+- order: subject and object differ by nothing but their place, so a bag of source words does not tell them apart;
+  adjectives move before their noun in reverse order, adverbs before the object, the verb to the clause end;
+- agreement: the target verb agrees with its subject's class and number, over relative clauses, objects and
+  adverbials, so the distance between the two varies from 1 to more than 20 words;
+- particles: a source particle at the clause end changes the meaning of its verb; its translation follows the
+  subject in a main clause and stands before the verb in a subordinate one.
+
+`generate` grows pairs from a synchronous grammar; `translate` reads a source by rules of its own. Neither uses the
+other, and a test holds them against each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from repro.seeds import derive_seed
+
+LANGUAGES = ("svo", "sov")
+"""Names of the source and the target side, after their word order."""
+
+SIZES = {"test": 500, "valid": 250, "train": 20_000}
+"""Pairs of each split, in the order in which they are drawn; no source occurs twice, within or across splits."""
+
+MAX_WORDS = 40
+"""Most words of a source sentence."""
+
+Agreement = Literal[0, 1, 2]
+"""What articles, relative pronouns and verbs agree in: class 0 singular, class 1 singular, plural (2)."""
+
+_NOUNS = {  # source word: (target word, class)
+    "bano": ("brak", 0), "dilu": ("drin", 1), "fero": ("flom", 0), "gami": ("grent", 1), "kelo": ("klup", 0),
+    "lupa": ("lont", 1), "mero": ("mirk", 0), "nila": ("nast", 1), "pato": ("plem", 0), "rago": ("rusk", 1),
+    "sulo": ("stil", 0), "tipa": ("trop", 1), "vemo": ("wenk", 0), "zuri": ("zarn", 1), "bori": ("bult", 0),
+    "deka": ("dosk", 1), "fulo": ("fing", 0), "gosa": ("gald", 1), "kimu": ("knor", 0), "lano": ("lasp", 1),
+}  # fmt: skip
+_ADJECTIVES = {"aku": "olt", "emi": "isk", "ilo": "ent", "oru": "arg", "uba": "uld", "aste": "ipp", "elvi": "orm", "ompa": "aff"}
+_ADVERBS = {"shani": "heut", "shoru": "bald", "shemi": "gern", "shilo": "oft", "shuka": "dort"}
+_PREPOSITIONS = {"wa": "bei", "we": "mit", "wo": "von"}
+_INTRANSITIVE = {"tari": "schla", "tomu": "renno"}
+_TRANSITIVE = {"chabi": "sehi", "chelu": "folgo", "chimo": "holda"}
+_SEPARABLE = {"hirak": ("nimma", "luka"), "hobek": ("tragi", "zeho"), "hudik": ("gebo", "farti")}  # alone, with a particle
+_SAYING = {"yanta": "sago", "yembo": "denki"}
+_PARTICLES = {"pu": "ab", "pi": "zu", "po": "ein"}
+_DETERMINERS = {"ta": ("d", False), "ti": ("d", True), "na": ("m", False), "ni": ("m", True)}  # target stem, plural
+_ARTICLE_ENDS = {"nominative": ("er", "ie", "o"), "accusative": ("en", "a", "um")}
+_RELATIVE, _THAT, _BECAUSE, _AND = "ke", "se", "mako", "ya"
+_RELATIVES = ("welk", "welsa", "welu")
+_CONJUNCTIONS = {_THAT: "dass", _BECAUSE: "weil", _AND: "und"}
+_VERB_ENDS = ("t", "s", "nen")
+
+Case = Literal["nominative", "accusative"]
+Words = list[str]
+
+
+def generate(split: str) -> list[tuple[str, str]]:
+    """The (source, translation) pairs of `split`: train, valid or test; always the same ones."""
+    return _all_splits()[split]
+
+
+def _all_splits() -> dict[str, list[tuple[str, str]]]:
+    """Every split, drawn one after the other from one stream so that no source comes twice."""
+    grammar = _Grammar(random.Random(derive_seed("smoke corpus", 1)))
+    seen: set[str] = set()
+    splits: dict[str, list[tuple[str, str]]] = {}
+    for split, size in SIZES.items():
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < size:
+            src, tgt = grammar.sentence()
+            line = " ".join(src)
+            if len(src) <= MAX_WORDS and line not in seen:
+                seen.add(line)
+                pairs.append((line, " ".join(tgt)))
+        splits[split] = pairs
+    return splits
+
+
+class _Grammar:
+    """Grows source and target of one sentence side by side; each method returns both."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def _chance(self, probability: float) -> bool:
+        return self._rng.random() < probability
+
+    def _one(self, words: Sequence[str]) -> str:
+        # Only random() is drawn: its values are the same in every Python version.
+        return words[int(self._rng.random() * len(words))]
+
+    def sentence(self) -> tuple[Words, Words]:
+        """Clauses in a chain: the first and those after "and" are main clauses, the others subordinate."""
+        src, tgt, says = self._clause(main=True)
+        while says or self._chance(0.22):
+            joint = _THAT if says else self._one((_AND, _BECAUSE))
+            clause_src, clause_tgt, says = self._clause(main=joint == _AND)
+            src = [*src, joint, *clause_src]
+            tgt = [*tgt, _CONJUNCTIONS[joint], *clause_tgt]
+        return src, tgt
+
+    def _clause(self, main: bool) -> tuple[Words, Words, bool]:
+        src, tgt, agreement = self._noun_phrase("nominative")
+        if self._chance(0.12):
+            inner_src, inner_tgt, _ = self._verb_phrase(agreement, main=False, may_say=False)
+            src = [*src, _RELATIVE, *inner_src]
+            tgt = [*tgt, _RELATIVES[agreement], *inner_tgt]
+        verb_src, verb_tgt, says = self._verb_phrase(agreement, main, may_say=True)
+        return src + verb_src, tgt + verb_tgt, says
+
+    def _noun_phrase(self, case: Case) -> tuple[Words, Words, Agreement]:
+        determiner, noun = self._one(list(_DETERMINERS)), self._one(list(_NOUNS))
+        adjectives: Words = []
+        while len(adjectives) < 2 and self._chance(0.25):
+            adjectives.append(self._one(list(_ADJECTIVES)))
+        stem, plural = _DETERMINERS[determiner]
+        word, noun_class = _NOUNS[noun]
+        agreement: Agreement = 2 if plural else (1 if noun_class else 0)
+        article = stem + _ARTICLE_ENDS[case][agreement]
+        tgt = [article, *(_ADJECTIVES[adjective] for adjective in reversed(adjectives)), word]
+        return [determiner, noun, *adjectives], tgt, agreement
+
+    def _verb_phrase(self, agreement: Agreement, main: bool, may_say: bool) -> tuple[Words, Words, bool]:
+        verb = self._one([*_INTRANSITIVE, *_TRANSITIVE, *_SEPARABLE, *(_SAYING if may_say else ())])
+        if verb in _SAYING:
+            return [verb], [_SAYING[verb] + _VERB_ENDS[agreement]], True
+        src, late = [verb], list[str]()
+        if verb not in _INTRANSITIVE:
+            object_src, object_tgt, _ = self._noun_phrase("accusative")
+            src, late = src + object_src, late + object_tgt
+        if self._chance(0.2):
+            preposition = self._one(list(_PREPOSITIONS))
+            place_src, place_tgt, _ = self._noun_phrase("accusative")
+            src, late = [*src, preposition, *place_src], [*late, _PREPOSITIONS[preposition], *place_tgt]
+        if self._chance(0.25):
+            adverb = self._one(list(_ADVERBS))
+            src, late = [*src, adverb], [_ADVERBS[adverb], *late]
+        particle = self._one(list(_PARTICLES)) if verb in _SEPARABLE and self._chance(0.6) else ""
+        if particle:
+            src = [*src, particle]
+            late = [_PARTICLES[particle], *late] if main else [*late, _PARTICLES[particle]]
+        stem = _SEPARABLE[verb][bool(particle)] if verb in _SEPARABLE else (_INTRANSITIVE | _TRANSITIVE)[verb]
+        return src, [*late, stem + _VERB_ENDS[agreement]], False
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a translation, with what it is tested for."""
+
+    text: str
+    kind: Literal["verb", "particle", "other"] = "other"
+    distance: int = 0
+    """Of a verb: how many words its subject's noun (or relative pronoun) stands before it."""
+
+
+def translate(source: str) -> str:
+    """The one right translation of `source`. Raises ValueError when `source` is no sentence of the language."""
+    return " ".join(word.text for word in explain(source))
+
+
+def explain(source: str) -> list[Word]:
+    """The words of the translation of `source`, verbs and particles marked."""
+    return _Reader(source.split(" ")).sentence()
+
+
+class _Reader:
+    """Reads a source sentence from left to right and translates it, one rule a method."""
+
+    def __init__(self, words: Words) -> None:
+        self._words, self._next = words, 0
+
+    def _peek(self) -> str:
+        return self._words[self._next] if self._next < len(self._words) else ""
+
+    def _take(self, known: Sequence[str] | dict[str, object]) -> str:
+        word = self._peek()
+        if word not in known:
+            raise ValueError(f"word {self._next + 1} of {' '.join(self._words)!r} is {word!r}, expected one of {', '.join(known)}")
+        self._next += 1
+        return word

@@ -1,0 +1,137 @@
+"""Lines of text to lines of text: batches by length, output in the order of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from repro.config.run import DecodeConfig
+from repro.data.pieces import EOS, PAD, UNK
+from repro.data.text import is_blank
+from repro.decoding.beam import Hypothesis, beam_search
+from repro.errors import CheckError
+from repro.models.seq2seq import Seq2Seq
+
+_SHORT = 16
+"""Sentences under this many pieces count as that many when a batch is filled: what is generated may outgrow them."""
+
+
+class Coder(Protocol):
+    """What translation needs of a vocabulary."""
+
+    def encode(self, lines: list[str], /) -> list[list[int]]:
+        """The pieces of each line, without special ones but the unknown piece."""
+
+    def decode(self, ids: list[int], /) -> str:
+        """The text of the pieces `ids`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Translations:
+    """Translated lines, one for each source line and in the same order."""
+
+    lines: list[str]
+    hypotheses: list[Hypothesis | None]
+    """None for a blank line, which the model never sees."""
+    source_pieces: int
+    unknown_pieces: int
+    """Of `source_pieces`, those that the vocabulary did not know."""
+
+    @property
+    def capped_share(self) -> float:
+        """Share of the translated lines (0 to 1, blank ones left out) that were cut at their cap."""
+        found = [hypothesis for hypothesis in self.hypotheses if hypothesis is not None]
+        return sum(hypothesis.capped for hypothesis in found) / len(found) if found else 0.0
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the source pieces (0 to 1) that the vocabulary did not know."""
+        return self.unknown_pieces / self.source_pieces if self.source_pieces else 0.0
+
+
+def translate_lines(
+    model: Seq2Seq[Any, Any],
+    vocabulary: Coder,
+    lines: Sequence[str],
+    config: DecodeConfig,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> Translations:
+    """Translate `lines` with `model`, which is on `device`; a blank line gives an empty line.
+
+    A line of more pieces, with its end mark, than `model.max_positions` raises CheckError before anything is
+    translated. `progress` is told lines done and lines in all.
+    """
+    encoded = vocabulary.encode(list(lines))
+    sources = [[] if is_blank(line) else pieces for line, pieces in zip(lines, encoded, strict=True)]
+    _refuse_too_long(sources, model.max_positions)
+    filled = [number for number, pieces in enumerate(sources) if pieces]
+    found: list[Hypothesis | None] = [None] * len(sources)
+    texts = [""] * len(sources)
+    hypotheses = search_all(model, [sources[number] for number in filled], config, device=device)
+    for done, (index, hypothesis) in enumerate(hypotheses, start=1):
+        found[filled[index]] = hypothesis
+        texts[filled[index]] = vocabulary.decode(list(hypothesis.ids))
+        if progress is not None:
+            progress(done, len(filled))
+    return Translations(
+        lines=texts,
+        hypotheses=found,
+        source_pieces=sum(len(pieces) for pieces in sources),
+        unknown_pieces=sum(pieces.count(UNK) for pieces in sources),
+    )
+
+
+def search_all(
+    model: Seq2Seq[Any, Any],
+    sources: Sequence[Sequence[int]],
+    config: DecodeConfig,
+    *,
+    device: torch.device | str = "cpu",
+) -> Iterator[tuple[int, Hypothesis]]:
+    """Search the sentences `sources` (pieces without the end mark) batch by batch, the longest ones first.
+
+    Yields the index into `sources` and the best hypothesis of every sentence once, in the order of the batches.
+    """
+    for batch in batches_by_length([len(source) for source in sources], config):
+        src = _pad([sources[index] for index in batch]).to(device)
+        yield from zip(batch, beam_search(model, src, config), strict=True)
+
+
+def batches_by_length(lengths: Sequence[int], config: DecodeConfig) -> Iterator[list[int]]:
+    """Indices into `lengths` (pieces without the end mark) in batches of similar length, the longest first.
+
+    Sentences x longest x beam stays within `config.batch_tokens`; a longer sentence makes a batch of its own. The
+    longest come first so that a batch too big for the device fails at once.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    start = 0
+    while start < len(order):
+        width = max(lengths[order[start]] + 1, _SHORT)
+        size = max(1, config.batch_tokens // (width * config.beam))
+        yield order[start : start + size]
+        start += size
+
+
+def _pad(sources: Sequence[Sequence[int]]) -> Tensor:
+    """[batch, src_len] of `sources`, each ended by the end mark and padded."""
+    rows = [torch.tensor([*source, EOS], dtype=torch.int64) for source in sources]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+
+
+def _refuse_too_long(sources: Sequence[Sequence[int]], max_positions: int | None) -> None:
+    if max_positions is None:
+        return
+    long = [number for number, pieces in enumerate(sources, start=1) if len(pieces) + 1 > max_positions]
+    if long:
+        others = f" and {len(long) - 1} more" if len(long) > 1 else ""
+        raise CheckError(
+            f"{len(sources[long[0] - 1]) + 1} pieces with the end mark, learned positions end at {max_positions}",
+            where=f"line {long[0]}{others}",
+            fix="shorten or split it, or train with a larger model.max_positions",
+        )

@@ -1,0 +1,51 @@
+"""A disk that is really full, where this process may mount one; otherwise writes that fail as on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+class SmallDisk:
+    """A directory whose file system can be filled to the last byte."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, *, mounted: bool) -> None:
+        self.path, self._monkeypatch, self._mounted = path, monkeypatch, mounted
+
+    def fill(self) -> None:
+        if not self._mounted:
+            for name in ("write", "fsync"):
+                self._monkeypatch.setattr(os, name, _no_space)
+            return
+        with pytest.raises(OSError, match="No space"), (self.path / "filler").open("ab", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 512)
+
+    def free(self) -> None:
+        if self._mounted:
+            (self.path / "filler").unlink()
+        else:
+            self._monkeypatch.undo()
+
+
+@contextmanager
+def small_disk(path: Path, monkeypatch: pytest.MonkeyPatch, kibibytes: int = 1024) -> Iterator[SmallDisk]:
+    """An empty file system of `kibibytes` at `path`."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", str(path)]
+    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        yield SmallDisk(path, monkeypatch, mounted=mounted)
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(path)], check=True)
+
+
+def _no_space(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
