@@ -173,7 +173,7 @@ def _set_environment() -> None:
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     # Ray would let its workers yield to every other process, which makes the speeds that runs report meaningless.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - the name that Ray reads
 
 
 def _private_directory() -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ class Stop:
     """The wish to end a sweep in order: a file that its workers see, wherever they are."""
 
     def __init__(self, study: Path) -> None:
-        self.path = Path(tempfile.mktemp(prefix=".stop-", dir=study))  # noqa: S306 - its absence is the point
+        self.path = Path(tempfile.mktemp(prefix=".stop-", dir=study))
         self.asked = threading.Event()
 
     def ask(self) -> None:
@@ -78,9 +77,7 @@ def sweep(
             looks = [look(run) for run in runs]
             held = [found for found in looks if found.status.state == "running"]
             todo = [
-                found.run
-                for found in looks
-                if not found.finished and found not in held and found.run.path not in tried
+                found.run for found in looks if not found.finished and found not in held and found.run.path not in tried
             ]
             if todo:
                 if cluster is None:
@@ -121,7 +118,7 @@ def _stoppable(study: Path, teller: Teller) -> Iterator[Stop]:
     """While inside, the first SIGINT or SIGTERM asks the runs to stop and the second raises KeyboardInterrupt."""
     stop = Stop(study)
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, _: FrameType | None) -> None:
         if stop.asked.is_set():
             raise KeyboardInterrupt
         stop.ask()

@@ -214,6 +214,15 @@ def variants_of(table: str) -> tuple[Variant, ...]:
     return tuple({variant.id: variant for variant in rows}.values())
 
 
+def table_of(variant: str) -> str:
+    """The first table that has the row `variant`. Raises UsageError when none has."""
+    for name, rows in TABLES.items():
+        if any(row.id == variant for row in rows):
+            return name
+    known = dict.fromkeys(row.id for rows in TABLES.values() for row in rows)
+    raise unknown("variant", variant, known, where="--variant")
+
+
 def select(table: str, only: Iterable[str] | None) -> tuple[Variant, ...]:
     """The rows of `table` that are named in `only` (all when None), in the table's order. Raises UsageError."""
     rows = variants_of(table)

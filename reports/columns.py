@@ -120,7 +120,7 @@ def cost_columns(study: Study) -> list[Measured]:
                 key="flops",
                 symbol="FLOPs",
                 subscript="train",
-                unit=f"×{power(flops_power)}, our count",
+                unit=f"our count, ×{power(flops_power)}",
                 hint="Operations in matrix products, forward and backward, padding left out; a multiply-add is two.",
             ),
             quantity=train_flops,
@@ -185,7 +185,7 @@ _PAPER = "As printed in Table 3 of the paper: WMT 2014 English-German, newstest2
 
 DIRECTION = Column(
     key="direction",
-    symbol="as in the paper?",
+    symbol="direction",
     block="paper",
     numeric=False,
     hint="same or opposite: every seed moved from base with, or against, the published difference; mixed: seeds "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from repro.errors import CheckError
 from reports.records import Study
+from repro.errors import CheckError
 
 _MUST_AGREE = {
     "BLEU signatures of the test side": ("test", "signatures", "bleu"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -198,8 +199,8 @@ def difference_picture(study: Study, paper: Paper) -> Picture | None:
     span = window([*numbers, 0.0], least=0.5)
     with_paper = any(effect.published is not None for effect in effects)
     caption = (
-        "Difference to base in BLEU. Circles: this study, the mean of the differences between runs of one seed; the bar "
-        "runs from the lowest to the highest seed; hollow where seeds are missing."
+        "Difference to base in BLEU. Circles: this study, the mean of the differences between runs of one seed; the "
+        "bar runs from the lowest to the highest seed; hollow where seeds are missing."
     )
     if with_paper:
         caption += (
@@ -223,7 +224,7 @@ def _draw_effects(effects: Sequence[_Effect], span: Window, name: str, label: st
     for y, effect in enumerate(effects):
         _draw_effect(axes, y, effect, span)
     axes.axvline(0.0, color=INK, linewidth=1.0, zorder=1)
-    for line, (above, below) in enumerate(zip(effects, effects[1:], strict=False)):
+    for line, (above, below) in enumerate(pairwise(effects)):
         if above.variant.group != below.variant.group:
             axes.axhline(line + 0.5, color=MUTED, linewidth=0.5, zorder=0)
     axes.set_xlim(span.low, span.high)

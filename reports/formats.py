@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 NARROW_BLANK = "\u202f"
 MINUS = "\u2212"
@@ -84,3 +85,14 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 def listed(items: list[str]) -> str:
     """Words in a row: a, b and c."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def moment(text: str) -> str:
+    """An ISO 8601 moment as a reader writes it: 2026-01-31 12:00 UTC; any other text as it is."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    if read.tzinfo is not None:
+        return read.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return read.strftime("%Y-%m-%d %H:%M")

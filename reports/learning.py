@@ -14,6 +14,7 @@ from reports.drawing import DASHES, INK, SERIES, Drawing, Margins, drawing, prin
 from reports.figures import log_axis
 from reports.formats import fixed
 from reports.records import BASE, Study
+from reports.tables import GROUPS, group_label
 
 METRICS = ("valid/perplexity", "valid/bleu")
 
@@ -25,7 +26,10 @@ class Panel:
     """The learning curves of one group of rows beside base's."""
 
     group: str
+    number: int
+    """Of the group, from 0."""
     axis: Axis
+    title: str
     drawing: Drawing
 
 
@@ -59,7 +63,9 @@ def learning_panels(study: Study) -> list[Panel]:
                 base = None if base is None or base.empty else base
                 if shown or (base is not None and group == BASE):
                     name = f"curves-{axis}-{number}"
-                    panels.append(Panel(group=group, axis=axis, drawing=_draw(base, shown, axis, name, group, top)))
+                    picture = _draw(base, shown, axis, name, group, top)
+                    title = f"{group_label(group)} {GROUPS.get(group, '')}".strip()
+                    panels.append(Panel(group=group, number=number, axis=axis, title=title, drawing=picture))
     return panels
 
 

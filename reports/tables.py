@@ -57,7 +57,7 @@ def main_table(study: Study, paper: Paper | None = None) -> Table:
     )
     groups = [
         Group(
-            label=f"({label})" if len(label) == 1 else label,
+            label=group_label(label),
             title=GROUPS.get(label, ""),
             rows=tuple(builder.row(variant) for variant in study.variants if variant.group == label),
         )
@@ -81,6 +81,11 @@ def states(runs: Sequence[Run]) -> str:
     """How many of `runs` are in which state, finished ones left out: "1 failed, 2 missing"."""
     counts = Counter(run.state for run in runs)
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state] and state != "done")
+
+
+def group_label(group: str) -> str:
+    """How a group is called: the paper's letters in brackets."""
+    return f"({group})" if len(group) == 1 else group
 
 
 class _Builder:
@@ -130,7 +135,7 @@ class _Builder:
         runs = self.study.by_variant[variant.id]
         done = sum(run.done for run in runs)
         complete = bool(runs) and done == len(runs)
-        marks = [OTHER_BUDGET] if _other_budget(variant) else []
+        marks = [OTHER_BUDGET] if changes_budget(variant) else []
         cells = {setting.column.key: self._setting_cell(setting, variant) for setting in self.settings}
         cells[self.budget.key] = self._budget_cell(variant)
         cells[_SEEDS.key] = _seeds_cell(runs, done)
@@ -160,7 +165,7 @@ class _Builder:
         return Cell(kind="same") if value is None else Cell(value=value, text=setting.shown(value))
 
     def _budget_cell(self, variant: Variant) -> Cell:
-        if variant.id != BASE and not _other_budget(variant):
+        if variant.id != BASE and not changes_budget(variant):
             return Cell(kind="same")
         amount = variant.changes.get("train.budget", self.base.get("train.budget"))
         unit = str(variant.changes.get("train.budget_unit", self.unit))
@@ -232,5 +237,6 @@ def _partial(values: Measure) -> str:
     return "" if values.complete else f"{values.n}/{counted(values.planned, 'seed')}"
 
 
-def _other_budget(variant: Variant) -> bool:
+def changes_budget(variant: Variant) -> bool:
+    """Whether a row may spend another budget than base."""
     return bool({"train.budget", "train.budget_unit"} & variant.changes.keys())

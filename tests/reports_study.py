@@ -22,7 +22,8 @@ CHRF_SIGNATURE = "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0"
 
 EFFECTS = {
     "A.h1": -2.1, "A.h4": -0.4, "A.h16": 0.1, "A.h32": -0.9, "B.dk-quarter": -1.3, "B.dk-half": -0.5,
-    "C.layers-third": -4.2, "C.layers-2third": -1.6, "C.layers-4third": 0.5, "C.width-half": -5.9, "C.width-double": 1.2,
+    "C.layers-third": -4.2, "C.layers-2third": -1.6, "C.layers-4third": 0.5, "C.width-half": -5.9,
+    "C.width-double": 1.2,
     "C.ff-half": -1.1, "C.ff-double": 0.6, "D.dropout-0": 0.9, "D.dropout-double": -2.4, "D.smoothing-0": -0.7,
     "D.smoothing-double": 0.2, "E.learned": -0.3, "big": 1.7, "scaling.off": -1.9, "scaling.dk-quarter": -1.3,
     "scaling.dk-quarter-off": -1.5, "scaling.dk-4x": 0.2, "scaling.dk-4x-off": -3.3, "positions.learned": -0.3,
@@ -236,7 +237,8 @@ def _parameters(config: RunConfig) -> int:
     model = config.resolved().model
     if not isinstance(model, TransformerConfig):
         return 1_000_000
-    assert model.d_k is not None and model.d_v is not None
+    assert model.d_k is not None
+    assert model.d_v is not None
     attention = 2 * model.d_model * model.n_heads * (model.d_k + model.d_v)
     layer = 3 * attention + 4 * model.d_model * model.d_ff
     return model.n_layers * layer + config.data.vocabulary_size * model.d_model

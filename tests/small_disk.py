@@ -6,7 +6,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ class SmallDisk:
             for name in ("write", "fsync"):
                 self._monkeypatch.setattr(os, name, _no_space)
             return
-        with pytest.raises(OSError, match="No space"), (self.path / "filler").open("ab", buffering=0) as filler:
+        with (self.path / "filler").open("ab", buffering=0) as filler, suppress(OSError):
             while True:
                 filler.write(b"x" * 512)
 

@@ -6,22 +6,19 @@ import errno
 import fcntl
 import os
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ablations.tracking.errors import TrackingError
 
-_ME = uuid.uuid4().hex
-"""This process, told apart from every other one that ever held a lock."""
-_UNSUPPORTED = {38, 45, 95, 37, 524}
-"""ENOSYS, EOPNOTSUPP (two systems), ENOLCK, ENOTSUPP: a file system without locks."""
+_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
+"""What a file system without locks answers."""
 
 
 @contextmanager
-def exclusive(path: Path, *, seconds: float) -> Iterator[bool]:
-    """Hold the lock file `path`; yields whether this process was also the last to hold it.
+def exclusive(path: Path, *, seconds: float, name: str = "") -> Iterator[bool]:
+    """Hold the lock file `path`; yields whether a holder called `name` was also the last one before.
 
     Raises TrackingError when another process holds it for longer than `seconds`. On a file system without locks
     nothing is held and the answer is no.
@@ -30,9 +27,10 @@ def exclusive(path: Path, *, seconds: float) -> Iterator[bool]:
     try:
         if not _acquire(handle, time.monotonic() + seconds):
             raise TrackingError(f"another process has been writing to the tracking store for {seconds:.0f} s ({path})")
-        mine = os.pread(handle, 64, 0).decode("ascii", "replace") == _ME
+        mine = os.pread(handle, 100, 0).decode("ascii", "replace") == name
         if not mine:
-            os.pwrite(handle, _ME.encode("ascii"), 0)
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, name.encode("ascii"), 0)
         yield mine
     finally:
         os.close(handle)

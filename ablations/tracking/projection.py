@@ -13,27 +13,13 @@ from ablations.study import StudyRun
 from ablations.tracking.names import LONGEST_TAG, cut
 from ablations.tracking.points import Point, Tail, final_points
 from ablations.tracking.records import FILES, MLFLOW_STATE, PARENT, RunRecord, StudyRecord, short_digests
+from ablations.tracking.report import SyncReport
 from ablations.tracking.server import Server, Tracked, is_parent, run_id_of
 from ablations.tracking.summary import summary_points
 from repro.errors import CheckError
 from repro.files import digest_of
 
 DUPLICATE = "ablate.duplicate_of"
-
-
-@dataclass(kw_only=True)
-class Tally:
-    """What was done to the store."""
-
-    made: int = 0
-    changed: int = 0
-    same: int = 0
-    points: int = 0
-    files: int = 0
-    duplicates: int = 0
-    """Second MLflow runs of one identity that were closed and deleted."""
-    closed: int = 0
-    """Runs that stood as RUNNING although nobody works on them."""
 
 
 @dataclass(kw_only=True)
@@ -54,18 +40,18 @@ class Projection:
     `full`: ask for the steps of every metric instead of inferring them from the highest one.
     """
 
-    def __init__(self, server: Server, record: StudyRecord, *, full: bool = False) -> None:
-        self._server, self._record, self._full = server, record, full
-        self._children: dict[str, _Child] = {}
-        self.tally = Tally()
+    def __init__(self, server: Server, record: StudyRecord, report: SyncReport, *, full: bool = False) -> None:
+        self.record, self.report = record, report
         self.made_any = False
+        self._server, self._full = server, full
+        self._children: dict[str, _Child] = {}
         description = f"Runs of the table `{record.study.table}` at the scale `{record.study.scale}`."
         self.experiment = server.experiment(record.experiment, {"mlflow.note.content": description})
         self.parent = self.reconcile()
 
     def reconcile(self) -> Tracked:
-        """Find the parent and the children by their tags; of two for one identity keep the older. Returns the parent."""
-        found = self._server.runs(self.experiment, self._record.id)
+        """Find parent and children by their tags; of two for one identity keep the older. Returns the parent."""
+        found = self._server.runs(self.experiment, self.record.id)
         parent = self._one([run for run in found if is_parent(run)]) or self._new_parent()
         by_run: dict[str, list[Tracked]] = {}
         for run in found:
@@ -91,16 +77,16 @@ class Projection:
         for other in others:
             if not other.deleted:
                 self._server.delete(other, {DUPLICATE: kept.id})
-                self.tally.duplicates += 1
+                self.report.duplicates += 1
         return kept
 
     def _new_parent(self) -> Tracked:
-        record = self._record
+        record = self.record
         self.made_any = True
         return self._server.create(self.experiment, record.study.name, record.tags(), record.started)
 
     def _child(self, tracked: Tracked, run_id: str) -> _Child:
-        path = next((run.path for run in self._record.study.runs if run.id == run_id), self._record.study.path)
+        path = next((run.path for run in self.record.study.runs if run.id == run_id), self.record.study.path)
         return _Child(tracked=tracked, tail=Tail(path / "metrics.jsonl"))
 
     def run(self, run: StudyRun) -> tuple[RunRecord, str]:
@@ -109,7 +95,7 @@ class Projection:
         Raises CheckError when the run's directory is damaged, TrackingError when the store does not take it.
         """
         try:
-            record = RunRecord.read(self._record, run)
+            record = RunRecord.read(self.record, run)
         except CheckError as error:
             self._damaged(run.id, str(error))
             raise
@@ -129,10 +115,10 @@ class Projection:
         was = tracked.status
         # The status last: a child that stands as FINISHED is complete.
         news.append(server.send_state(tracked, MLFLOW_STATE[record.status.state], record.ended))
-        self.tally.closed += was == "RUNNING" and record.status.state == "stopped"
-        self.tally.made += made
-        self.tally.changed += not made and any(news)
-        self.tally.same += not made and not any(news)
+        self.report.closed += was == "RUNNING" and record.status.state == "stopped"
+        self.report.runs_new += made
+        self.report.runs_changed += not made and any(news)
+        self.report.runs_same += not made and not any(news)
         return record, tracked.id
 
     def _damaged(self, run_id: str, words: str) -> None:
@@ -150,7 +136,7 @@ class Projection:
     def _close(self, tracked: Tracked, status: str, reason: str) -> None:
         self._server.send_tags(tracked, {"state": "stopped", "reason": cut(reason, LONGEST_TAG)})
         self._server.send_state(tracked, status, int(time.time() * 1000))
-        self.tally.closed += 1
+        self.report.closed += 1
 
     def _new_child(self, record: RunRecord) -> _Child:
         self.made_any = True
@@ -167,7 +153,7 @@ class Projection:
         for batch in self._server.send_points(child.tracked, missing):
             for point in batch:
                 child.sent[point.key].add(point.step)
-            self.tally.points += len(batch)
+            self.report.points += len(batch)
         return bool(missing)
 
     def _missing(self, child: _Child, points: list[Point]) -> list[Point]:
@@ -203,7 +189,7 @@ class Projection:
         other = [name for name in digests if known.get(name) != digests[name]]
         self._server.send_files(tracked, [(name, files[name]) for name in other])
         self._server.send_tags(tracked, {FILES: tag})
-        self.tally.files += len(other)
+        self.report.files += len(other)
         return True
 
     def finish(self, states: Mapping[str, str], ended: int, *, active: bool) -> None:
@@ -212,7 +198,7 @@ class Projection:
         `ended`: when the last run changed, Unix milliseconds. `active`: a driver is at work.
         """
         counts = Counter(states.values())
-        server, parent, record = self._server, self.parent, self._record
+        server, parent, record = self._server, self.parent, self.record
         words, status = parent_state(counts, active=active)
         server.send_params(parent, record.params())
         self._send_files(parent, record.files())
@@ -222,10 +208,10 @@ class Projection:
         server.send_state(parent, status, max(record.started, ended))
 
     def _send_summary(self, counts: Mapping[str, int], ended: int) -> None:
-        points = summary_points(self._record, counts, ended)
+        points = summary_points(self.record, counts, ended)
         missing = [point for point in points if point.step > self.parent.latest.get(point.key, -1)]
         for batch in self._server.send_points(self.parent, missing):
-            self.tally.points += len(batch)
+            self.report.points += len(batch)
 
 
 def in_words(counts: Mapping[str, int]) -> str:

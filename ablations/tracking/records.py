@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -268,11 +268,11 @@ def short_digests(files: Mapping[str, Path]) -> dict[str, str]:
     return found
 
 
-def _stamp(paths: Iterator[Path] | Any) -> str:
+def _stamp(paths: Iterable[Path]) -> str:
     stamps = []
     for path in paths:
         try:
-            stat = os.stat(path)
+            stat = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             continue
         stamps.append((path.name, stat.st_size, stat.st_mtime_ns))

@@ -101,7 +101,7 @@ def has_schema(database: Path) -> bool:
         return False
     try:
         with reading(database) as connection:
-            return connection.execute("SELECT count(*) FROM alembic_version").fetchone()[0] > 0
+            return bool(connection.execute("SELECT count(*) FROM alembic_version").fetchone()[0])
     except sqlite3.Error:
         return False
 
@@ -169,7 +169,7 @@ def _publish(temporary: Path, database: Path) -> None:
     except FileExistsError:
         return  # another host was quicker: its file is as good
     except OSError:
-        os.rename(temporary, database)  # a file system without hard links
+        temporary.rename(database)  # a file system without hard links
 
 
 def rehome(database: Path, experiment: str, old: str, new: str) -> None:

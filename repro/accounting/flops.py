@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from repro.accounting.inventory import inventory
 from repro.config import ModelConfig, TransformerConfig
+from repro.config.baselines import BaselineConfig
 
 BACKWARD_SHARE = 2
 """A backward pass has two products, for the gradients of both factors, for each product of the forward pass."""
@@ -87,6 +89,8 @@ def forward_flops(config: ModelConfig, vocabulary_size: int, lengths: Lengths) -
     match config.family:
         case "transformer":
             return _transformer(config.resolved(), vocabulary_size, lengths)
+        case "lstm" | "lstm-attention" | "gnmt" | "convs2s":
+            return _baseline(config, vocabulary_size, lengths)
 
 
 def train_flops(config: ModelConfig, vocabulary_size: int, lengths: Lengths) -> Flops:
@@ -111,4 +115,15 @@ def _transformer(config: TransformerConfig, vocabulary_size: int, lengths: Lengt
         target=2 * n * decoder_layer * lengths.tgt,
         attention=2 * n * (keys + values) * pairs_of_positions,
         softmax=2 * d * vocabulary_size * lengths.tgt,
+    )
+
+
+def _baseline(config: BaselineConfig, vocabulary_size: int, lengths: Lengths) -> Flops:
+    parts = inventory(config, vocabulary_size)
+    of_source = parts.multiply_adds("src") * lengths.src + parts.multiply_adds("sentence") * lengths.sentences
+    return Flops(
+        source=2 * of_source,
+        target=2 * parts.multiply_adds("tgt") * lengths.tgt,
+        attention=2 * parts.attention * lengths.src_tgt,
+        softmax=2 * parts.d_out * vocabulary_size * lengths.tgt,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from repro.accounting.inventory import inventory
 from repro.accounting.parameters import parameters
 from repro.config import ModelConfig, TrainConfig, TransformerConfig
+from repro.config.baselines import BaselineConfig
 
 ASSUMED_LENGTH = 32
 """Pieces of a sentence, where a square of lengths must be kept: explicit attention weights."""
@@ -27,6 +29,8 @@ def memory_bytes(config: ModelConfig, vocabulary_size: int, train: TrainConfig) 
     match config.family:
         case "transformer":
             saved, widest = _transformer(config.resolved(), product)
+        case "lstm" | "lstm-attention" | "gnmt" | "convs2s":
+            saved, widest = _baseline(config, product)
     rows = min(positions, max(256, _CHUNK_NUMBERS // vocabulary_size))
     logits = rows * vocabulary_size * (product + 4)
     return count * (16 + (product if low else 0)) + positions * (saved + 2 * widest * product) + logits
@@ -53,3 +57,15 @@ def _transformer(config: TransformerConfig, product: int) -> tuple[int, int]:
     embeddings = 2 * d * (4 + masks * 4)
     widest = max(config.d_ff, h * (2 * config.d_k + config.d_v))
     return config.n_layers * (encoder_layer + decoder_layer) + embeddings, widest
+
+
+def _baseline(config: BaselineConfig, product: int) -> tuple[int, int]:
+    """Bytes kept for the backward pass a position (one source and one target), and the widest layer's width.
+
+    Each product keeps its input, with its dropout mask, and its outputs (an LSTM's gates, what a gated unit gates).
+    The hidden layer of additive attention is computed anew and not kept.
+    """
+    products = inventory(config, 1).products
+    inputs = 2 if config.dropout else 1
+    saved = sum(inputs * part.d_in + part.kept * part.d_out for part in products if part.per != "sentence")
+    return saved * product, max(max(part.d_in, part.d_out) for part in products)

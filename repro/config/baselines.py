@@ -104,8 +104,10 @@ class GnmtConfig:
     """One matrix for source, target and softmax, as our Transformer has."""
 
     def __post_init__(self) -> None:
-        _at_least_one(n_layers=self.n_layers, d_embedding=self.d_embedding)
-        _at_least_one(d_hidden=self.d_hidden, d_attention=self.d_attention)
+        _at_least_one(d_embedding=self.d_embedding, d_hidden=self.d_hidden, d_attention=self.d_attention)
+        if self.n_layers < 2:
+            fix = "use 2 or more: the second layer is the first to read what attention brings"
+            raise UsageError(f"n_layers is {self.n_layers}", where="model", fix=fix)
         _probability(self.dropout)
 
     @property

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from repro import SEMANTICS_VERSION
+from repro.config.baselines import ConvS2SConfig, GnmtConfig, LstmAttentionConfig, LstmConfig
 from repro.config.model import TransformerConfig
 from repro.config.schema import from_document, to_document
 from repro.errors import UsageError
 from repro.files import digest_of
 
-ModelConfig = TransformerConfig
+ModelConfig = TransformerConfig | LstmConfig | LstmAttentionConfig | GnmtConfig | ConvS2SConfig
 """Any family's configuration; told apart by `family`."""
 
 

@@ -186,3 +186,47 @@ class _Reader:
             raise ValueError(f"word {self._next + 1} of {' '.join(self._words)!r} is {word!r}, expected one of {', '.join(known)}")
         self._next += 1
         return word
+
+    def sentence(self) -> list[Word]:
+        """All clauses; what follows "and" is a main clause, what follows "that" or "because" is not."""
+        words, says = self._clause(main=True)
+        while says or self._peek():
+            joint = self._take([_THAT] if says else [_AND, _BECAUSE])
+            clause, says = self._clause(main=joint == _AND)
+            words += [Word(_CONJUNCTIONS[joint]), *clause]
+        return words
+
+    def _clause(self, main: bool) -> tuple[list[Word], bool]:
+        subject, agreement = self._noun_phrase("nominative")
+        words = subject
+        if self._peek() == _RELATIVE:
+            self._take([_RELATIVE])
+            pronoun = [Word(_RELATIVES[agreement])]
+            inner, _ = self._predicate(pronoun, agreement, main=False, gap=0)
+            words = words + inner
+        return self._predicate(words, agreement, main, gap=len(words) - len(subject))
+
+    def _predicate(self, subject: list[Word], agreement: Agreement, main: bool, gap: int) -> tuple[list[Word], bool]:
+        """`subject` and the rest of its clause; `gap` words stand between the subject's noun and the end of `subject`."""
+        verb = self._take(_VERBS)
+        objects = [] if verb in _INTRANSITIVE or verb in _SAYING else self._noun_phrase("accusative")[0]
+        if self._peek() in _PREPOSITIONS:
+            preposition = Word(_PREPOSITIONS[self._take(_PREPOSITIONS)])
+            objects = [*objects, preposition, *self._noun_phrase("accusative")[0]]
+        adverb = [Word(_ADVERBS[self._take(_ADVERBS)])] if self._peek() in _ADVERBS else []
+        particle: list[Word] = []
+        if verb in _SEPARABLE and self._peek() in _PARTICLES:
+            particle = [Word(_PARTICLES[self._take(_PARTICLES)], "particle")]
+        between = [*particle, *adverb, *objects] if main else [*adverb, *objects, *particle]
+        stem = _SEPARABLE[verb][len(particle)] if verb in _SEPARABLE else _PLAIN_VERBS[verb]
+        last = Word(stem + _VERB_ENDS[agreement], "verb", distance=gap + len(between) + 1)
+        return [*subject, *between, last], verb in _SAYING
+
+    def _noun_phrase(self, case: Case) -> tuple[list[Word], Agreement]:
+        stem, plural = _DETERMINERS[self._take(_DETERMINERS)]
+        noun, noun_class = _NOUNS[self._take(_NOUNS)]
+        adjectives: list[Word] = []
+        while self._peek() in _ADJECTIVES:
+            adjectives.insert(0, Word(_ADJECTIVES[self._take(_ADJECTIVES)]))
+        agreement: Agreement = 2 if plural else noun_class
+        return [Word(stem + _ARTICLE_ENDS[case][agreement]), *adjectives, Word(noun)], agreement

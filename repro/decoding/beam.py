@@ -62,10 +62,10 @@ def beam_search(
     """The best hypothesis of each row of `src` [batch, src_len] (pieces, the end mark, padding), in order.
 
     `caps` are the most pieces generated for each row, end mark included; by default the row's own pieces without the
-    end mark plus `config.extra_length`; never more than `model.max_positions`. Padding, unknown and start mark are never
-    generated; probabilities are the model's own, not renormalised for that. Of equal candidates the lower beam, then
-    the lower piece wins. The model is put into evaluation mode and back. Raises FloatingPointError when the model's
-    probabilities are not finite.
+    end mark plus `config.extra_length`; never more than `model.max_positions`. Padding, unknown piece and start mark
+    are never generated; probabilities are the model's own, not renormalised for that. Of equal candidates the lower
+    slot, then the lower piece wins. The model is put into evaluation mode and back. Raises FloatingPointError when the
+    model's probabilities are not finite.
     """
     if src.shape[0] == 0:
         return []
@@ -142,12 +142,14 @@ class _Search:
         # Of the sentences still searched; slots are kept in order, the best first, -inf for none.
         self.sentences = torch.arange(batch, device=device)
         self.limits = limits
-        self.limit_penalty = length_penalty(self.kind, limits.double(), self.alpha)
+        self.caps: list[int] = limits.tolist()
+        penalties = [length_penalty(self.kind, cap, self.alpha) for cap in self.caps]
+        self.limit_penalty = torch.tensor(penalties, dtype=torch.float64, device=device)
         self.live = torch.full((batch, self.beam), -torch.inf, dtype=torch.float64, device=device)
         self.live[:, 0] = 0.0
         self.best = _Best.none(batch, device)
-        # Of all sentences: the caps, the answers, and each step's continued slots and new pieces [batch, beam].
-        self.caps, self.answers = limits.tolist(), _Best.none(batch, device)
+        # Of all sentences: the answers, and each step's continued slots and new pieces [batch, beam].
+        self.answers = _Best.none(batch, device)
         self.history: list[tuple[Tensor, Tensor]] = []
 
     def step(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,7 +185,7 @@ class _Search:
         has_end = ended.any(1)
         first = ended.to(torch.int8).argmax(1, keepdim=True)
         total = totals.gather(1, first).squeeze(1)
-        score = total / length_penalty(self.kind, float(self.length), self.alpha)
+        score = total / length_penalty(self.kind, self.length, self.alpha)
         better = has_end & (score > self.best.score)
         self.best.update(better, score, total, slots.gather(1, first).squeeze(1), self.length - 1)
         return has_end
@@ -194,7 +196,7 @@ class _Search:
         if self.beam == 1:
             settled = has_end
         else:
-            penalty = self.limit_penalty.clamp(min=length_penalty(self.kind, float(self.length + 1), self.alpha))
+            penalty = self.limit_penalty.clamp(min=length_penalty(self.kind, self.length + 1, self.alpha))
             settled = live / penalty <= self.best.score
         at_limit = self.length >= self.limits
         closed = at_limit & (self.best.score == -torch.inf)
@@ -245,7 +247,7 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
     vocabulary = logits.shape[1]
     # A row's normaliser. The fused log-softmax takes half the time of `logsumexp`, which makes a full copy as well;
     # taken at the row's largest logit, nothing is lost to cancellation.
-    normaliser = (logits.amax(1) - torch.log_softmax(logits, 1).amax(1)).double().view(n, beam)
+    normaliser = (logits.amax(1).double() - torch.log_softmax(logits, 1).amax(1)).view(n, beam)
     if not bool(normaliser.isfinite().all()):
         raise FloatingPointError("the model's probabilities are not finite")
     base = live - normaliser
@@ -274,7 +276,7 @@ def _best_blocks(logits: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, T
     n, beam = offsets.shape
     usable = logits[:, _FIRST:]
     whole = usable.shape[1] // _BLOCK
-    tops = usable[:, : whole * _BLOCK].reshape(-1, whole, _BLOCK).amax(2)
+    tops = usable[:, : whole * _BLOCK].reshape(n * beam, whole, _BLOCK).amax(2)
     if whole * _BLOCK < usable.shape[1]:
         tops = torch.cat((tops, usable[:, whole * _BLOCK :].amax(1, keepdim=True)), 1)
     blocks = tops.shape[1]

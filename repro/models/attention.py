@@ -102,7 +102,7 @@ class SelfAttention(Attention):
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys [batch, n_heads, length, d_k] and values [..., d_v] of `x` [batch, length, d_model]."""
         keys = self.n_heads * self.d_k
-        q, k, v = torch.split(self.qkv(x), (keys, keys, self.n_heads * self.d_v), dim=-1)
+        q, k, v = torch.split(self.qkv(x), [keys, keys, self.n_heads * self.d_v], dim=-1)
         return self.split(q), self.split(k), self.split(v)
 
     def forward(
@@ -115,7 +115,7 @@ class SelfAttention(Attention):
     def projections(self) -> tuple[Tensor, ...]:
         """W^Q, W^K, W^V as views of the stacked matrix, each [n_heads * width, d_model]."""
         keys = self.n_heads * self.d_k
-        return torch.split(self.qkv.weight, (keys, keys, self.n_heads * self.d_v))
+        return torch.split(self.qkv.weight, [keys, keys, self.n_heads * self.d_v])
 
 
 class CrossAttention(Attention):
@@ -128,7 +128,7 @@ class CrossAttention(Attention):
 
     def memory(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys [batch, n_heads, src_len, d_k], values [..., d_v] of the memory's `states` [batch, src_len, d_model]."""
-        k, v = torch.split(self.kv(states), (self.n_heads * self.d_k, self.n_heads * self.d_v), dim=-1)
+        k, v = torch.split(self.kv(states), [self.n_heads * self.d_k, self.n_heads * self.d_v], dim=-1)
         return self.split(k), self.split(v)
 
     def forward(
@@ -139,4 +139,4 @@ class CrossAttention(Attention):
 
     def projections(self) -> tuple[Tensor, ...]:
         """W^Q, W^K, W^V, the last two as views of the stacked matrix, each [n_heads * width, d_model]."""
-        return self.q.weight, *torch.split(self.kv.weight, (self.n_heads * self.d_k, self.n_heads * self.d_v))
+        return self.q.weight, *torch.split(self.kv.weight, [self.n_heads * self.d_k, self.n_heads * self.d_v])

@@ -7,6 +7,10 @@ from typing import Any
 import torch
 
 from repro.config import ModelConfig
+from repro.models.convs2s import ConvS2S
+from repro.models.gnmt import Gnmt
+from repro.models.lstm import Lstm
+from repro.models.lstm_attention import LstmAttention
 from repro.models.seq2seq import Seq2Seq, count_parameters
 from repro.models.transformer import Transformer
 
@@ -35,3 +39,11 @@ def _shape(config: ModelConfig, vocabulary_size: int) -> Seq2Seq[Any, Any]:
     match config.family:
         case "transformer":
             return Transformer(config.resolved(), vocabulary_size)
+        case "lstm":
+            return Lstm(config, vocabulary_size)
+        case "lstm-attention":
+            return LstmAttention(config, vocabulary_size)
+        case "gnmt":
+            return Gnmt(config, vocabulary_size)
+        case "convs2s":
+            return ConvS2S(config, vocabulary_size)

@@ -241,7 +241,7 @@ class ConvS2S(Seq2Seq[Source, ConvState]):
 
     def _embed(self, vectors: Tensor, positions: LearnedPositions, start: int = 0) -> Tensor:
         """`vectors` [batch, length, d_embedding] plus the positions start .. start + length - 1, dropped out."""
-        dropped: Tensor = self.dropout(vectors + positions(start, vectors.shape[1], vectors.device))
+        dropped: Tensor = self.dropout(vectors + positions(vectors, start))
         return dropped
 
 

@@ -15,7 +15,6 @@ from repro.models.dropout import Dropout, RandomSource
 from repro.models.embeddings import Embeddings, Logits
 from repro.models.recurrent import (
     BidirectionalLayer,
-    Cell,
     LstmLayer,
     RecurrentState,
     initialise_uniform,
@@ -30,7 +29,7 @@ FIRST_RESIDUAL = 2
 
 
 class Gnmt(Seq2Seq[Source, RecurrentState]):
-    """`n_layers` encoder layers, the first bidirectional, and as many decoder layers. The memory is their top output."""
+    """`n_layers` encoder layers, the first bidirectional, and as many decoder layers. The memory is the top output."""
 
     def __init__(self, config: GnmtConfig, vocabulary_size: int) -> None:
         super().__init__()

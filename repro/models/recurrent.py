@@ -77,9 +77,8 @@ class LstmLayer(nn.Module):
 
     def step(self, x: Tensor, cell: Cell) -> Cell:
         """The state [rows, d_hidden] after one more input `x` [rows, d_in]."""
-        layer = self.lstm
-        weights = layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0
-        return Cell(*torch.lstm_cell(x, (cell.h, cell.c), *weights))
+        w_ih, w_hh, b_ih, b_hh = self.lstm.all_weights[0]
+        return Cell(*torch.lstm_cell(x, (cell.h, cell.c), w_ih, w_hh, b_ih, b_hh))
 
 
 class BidirectionalLayer(nn.Module):

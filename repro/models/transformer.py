@@ -46,7 +46,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d_model] to [..., d_model]."""
-        y: Tensor = self.outer(self.dropout(torch.relu_(self.inner(x))))
+        y: Tensor = self.outer(self.dropout(torch.relu(self.inner(x))))
         return y
 
 
@@ -286,10 +286,7 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
         """[batch, length, d_model] for `pieces` [batch, length] at positions start .. start + length - 1."""
         vectors = functional.embedding(pieces, self.embedding)
         scale = math.sqrt(self.config.d_model)
-        if positions is None:
-            x = vectors * scale
-        else:
-            x = torch.add(positions(vectors, start), vectors, alpha=scale)
+        x = vectors * scale if positions is None else torch.add(positions(vectors, start), vectors, alpha=scale)
         dropped: Tensor = self.embedding_dropout(x)
         return dropped
 

@@ -299,6 +299,8 @@ class RunDirectory:
             reason="",
             progress=1.0,
             step=int(result.get("steps", written.step)),
+            train_seconds=float(result.get("train_seconds", written.train_seconds)),
+            target_tokens_per_second=float(result.get("target_tokens_per_second", written.target_tokens_per_second)),
         )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from repro.errors import CheckError
 from repro.files import disk_error, read_json
-from repro.training.weights import average, load_weights, read_tensors, save_weights, write_tensors
+from repro.training.weights import WEIGHTS, average, load_weights, read_tensors, save_weights, write_tensors
 
 __all__ = ["Checkpoint", "Saved", "average", "load_newest", "load_weights", "save", "save_weights"]
 
@@ -26,7 +26,7 @@ SCHEMA = 1
 KEPT = 2
 """Checkpoints that stay: the newest, and the one before in case that one is damaged."""
 
-WEIGHTS, OPTIMIZER, STATE, MANIFEST = "weights.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
+OPTIMIZER, STATE, MANIFEST = "optimizer.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _TEMPORARY = ".step-"
 

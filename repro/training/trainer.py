@@ -109,9 +109,7 @@ class Trainer:
                 f"{self.counters.skipped} updates had a non-finite loss or gradient, the last at step "
                 f"{self.counters.step + 1} (loss {loss}, gradient norm {norm})"
             )
-        return Update(
-            loss=loss, nll=nll, learning_rate=rate, gradient_norm=norm, target_tokens=tokens, applied=applied
-        )
+        return Update(loss=loss, nll=nll, learning_rate=rate, gradient_norm=norm, target_tokens=tokens, applied=applied)
 
     def _backward(self, micro: Batch, tokens: int) -> tuple[float, float]:
         micro = micro.to(self.device)
@@ -179,9 +177,7 @@ class Trainer:
         self.load_weights(weights)
         for name, parameter in self._parameters.items():
             parts = {part: optimizer[f"{name}/{part}"] for part in ("step", "exp_avg", "exp_avg_sq")}
-            self._optimizer.state[parameter] = {
-                part: value.to(self.device).clone() for part, value in parts.items()
-            }
+            self._optimizer.state[parameter] = {part: value.to(self.device).clone() for part, value in parts.items()}
         self.counters = counters
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:

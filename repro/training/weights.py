@@ -16,6 +16,9 @@ from torch import Tensor
 from repro.errors import CheckError
 from repro.files import write_whole
 
+WEIGHTS = "weights.safetensors"
+"""The name of the weights inside a checkpoint's directory."""
+
 _DIGEST = "sha256"
 
 
@@ -28,18 +31,23 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of `path`, on the CPU. Raises CheckError when the file is missing or damaged."""
+    """The tensors of the file `path`, or of the checkpoint `path`, on the CPU.
+
+    Raises CheckError when the file is missing or damaged.
+    """
+    file = path / WEIGHTS if path.is_dir() else path
     try:
-        content = path.read_bytes()
+        content = file.read_bytes()
     except FileNotFoundError as error:
-        raise CheckError("no such file", where=str(path)) from error
+        raise CheckError("no such file", where=str(file)) from error
     except OSError as error:
-        raise CheckError(f"cannot be read ({error.strerror})", where=str(path)) from error
-    return read_tensors(content, path)
+        raise CheckError(f"cannot be read ({error.strerror})", where=str(file)) from error
+    return read_tensors(content, file)
 
 
 def average(files: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights in `files`, summed in fp64 in the order of their names and given in their own dtype.
+    """The mean of the weights in `files` (files or checkpoints), summed in fp64 in the order of their names and given
+    in their own dtype.
 
     The same files, named in any order, give the same bits. Tensors of whole numbers must be equal in all. Raises
     CheckError when there is no file, or when one is missing, damaged or of another model.

@@ -1,0 +1,79 @@
+"""The command line `ablate`. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import typer
+
+from ablations.cli import data, records, runs, studies
+from repro import __version__
+from repro.errors import UserError
+
+app = typer.Typer(
+    name="ablate",
+    help="Does 'Attention Is All You Need' hold, here, on my data, on my hardware?",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data.app, name="data")
+studies.register(app)
+runs.register(app)
+records.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise typer.Exit(2)
+
+
+@runtime_checkable
+class _WrongUsage(Protocol):
+    """What the option parser raises; its classes have other homes in other versions of typer."""
+
+    exit_code: int
+
+    def format_message(self) -> str: ...
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line; its exit code: 0 all well, 1 some runs failed, 2 wrong usage, 3 a check failed."""
+    logging.basicConfig(level=logging.WARNING, format="ablate: %(message)s", stream=sys.stderr)
+    try:
+        code = app(list(arguments), standalone_mode=False)
+    except UserError as error:
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 1)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain again when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if not isinstance(error, _WrongUsage):
+            raise
+        message = error.format_message()
+        return _fail(message, error.exit_code) if message else error.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print("ablate: " + " ".join(message.split("\n")), file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """The console command."""
+    sys.exit(run(sys.argv[1:]))

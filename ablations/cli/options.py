@@ -1,0 +1,53 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repro.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Table = Annotated[str, typer.Argument(help='A table, or several joined by "+", e.g. table3+positions.')]
+Scale = Annotated[str, typer.Option(help="smoke, multi30k-cpu, multi30k, iwslt14 or paper.")]
+Seeds = Annotated[int, typer.Option(help="Runs of each row, with the seeds 1 to N.")]
+Only = Annotated[str | None, typer.Option(help="Rows to take, joined by commas, e.g. base,A.h1.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the base, e.g. train.budget=500.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+StudyName = Annotated[str, typer.Argument(help="A study's directory, or its name under studies/.")]
+RunPath = Annotated[Path, typer.Argument(help="A run's directory.")]
+
+PLAIN_WIDTH = 140
+"""Columns of tables where there is no terminal to ask."""
+
+
+def names(only: str | None) -> list[str] | None:
+    """The names in a list joined by commas."""
+    return None if only is None else [name.strip() for name in only.split(",") if name.strip()]
+
+
+def seeds(count: int) -> range:
+    """The seeds 1 to `count`. Raises UsageError when there is none."""
+    if count < 1:
+        raise UsageError(f"{count} seeds", where="--seeds", fix="the least is 1")
+    return range(1, count + 1)
+
+
+def print_json(document: Any) -> None:
+    """Print `document` as the only thing on standard output."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def console() -> Console:
+    """Standard output, wide enough for tables where it is no terminal."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)

@@ -1,0 +1,75 @@
+"""`ablate train`, `evaluate` and `translate`: one run at a time, without Ray."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options
+from ablations.cli.options import Json, RunPath, Scale, Settings
+from repro.errors import UsageError
+
+PANEL = "Single runs"
+SPLITS = ("train", "valid", "test")
+
+DataPath = Annotated[Path | None, typer.Option("--data", help="The prepared corpus, if it was moved.")]
+
+
+def train(
+    scale: Scale,
+    out: Annotated[Path, typer.Option(help="The run's directory; an unfinished run in it is gone on with.")],
+    variant: Annotated[str, typer.Option(help="A row of any table, e.g. base or A.h1.")] = "base",
+    seed: Annotated[int, typer.Option(min=1, help="The run's seed.")] = 1,
+    settings: Settings = None,
+    source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
+) -> int:
+    """Train one run here, without Ray. SIGINT, SIGTERM and SIGUSR1 let it save and stop."""
+    from ablations.corpora import prepare_for
+    from ablations.selection import choose
+    from ablations.single import train_here
+    from ablations.tables import table_of
+
+    selection = choose(table_of(variant), scale, only=[variant], settings=settings or ())
+    prepared = prepare_for(selection.base.data, source=source)
+    config = selection.with_data(prepared.digest).rows[0].with_seed(seed)
+    return train_here(config, out, prepared.directory, options.console())
+
+
+def evaluate(
+    run: RunPath,
+    split: Annotated[str, typer.Option(help="valid or test.")] = "test",
+    data: DataPath = None,
+    as_json: Json = False,
+) -> None:
+    """Score a trained run: perplexity, BLEU and chrF with their signatures. Nothing is written."""
+    from ablations.single import evaluate_here
+
+    if split not in SPLITS[1:]:
+        raise UsageError(f"unknown split {split!r}", where="--split", fix="choose valid or test")
+    scores = evaluate_here(run, split, data)
+    if as_json:
+        options.print_json(scores)
+        return
+    for name, value in scores.items():
+        if isinstance(value, float):
+            print(f"{name}: {value:.4f}")
+        elif not isinstance(value, dict):
+            print(f"{name}: {value}")
+    for name, signature in scores["signatures"].items():
+        print(f"{name} signature: {signature}")
+
+
+def translate(run: RunPath, data: DataPath = None) -> None:
+    """Translate standard input to standard output, line for line; blank lines stay blank."""
+    from ablations.single import translate_stream
+
+    translate_stream(run, data, sys.stdin.buffer, sys.stdout.buffer)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    for command in (train, evaluate, translate):
+        app.command(rich_help_panel=PANEL)(command)

@@ -1,0 +1,89 @@
+"""`ablate plan`, `run` and `status`: from a table to a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options
+from ablations.cli.options import Json, Only, Scale, Seeds, Settings, StudyName, Table
+
+PANEL = "Studies"
+
+
+def plan(
+    table: Table,
+    scale: Scale,
+    seeds: Seeds = 1,
+    only: Only = None,
+    settings: Settings = None,
+    gpu: Annotated[str | None, typer.Option(help="Reckon hours for this GPU, e.g. A100 or P100.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What a table costs before anything runs: parameters, FLOPs, memory and hours, for each row and in all."""
+    from ablations import planning
+    from ablations.corpora import prepared_already
+    from ablations.selection import choose
+
+    selection = choose(table, scale, only=options.names(only), settings=settings or ())
+    planned = planning.plan(
+        selection,
+        len(options.seeds(seeds)),
+        prepared=prepared_already(selection.base.data),
+        device=planning.Device.gpu(gpu) if gpu else planning.Device.this_cpu(selection.base),
+    )
+    if as_json:
+        options.print_json(planned.document())
+    else:
+        planning.show(planned, options.console())
+
+
+def run(
+    table: Table,
+    scale: Scale,
+    seeds: Seeds = 1,
+    only: Only = None,
+    study: Annotated[Path | None, typer.Option(help="The study's directory [studies/TABLE-SCALE].")] = None,
+    settings: Settings = None,
+    source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
+    address: Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs to use here; without, those that are ours.")] = None,
+    cpus_per_run: Annotated[float, typer.Option(min=0.1, help="CPUs of each run.")] = 1.0,
+    gpus_per_run: Annotated[float | None, typer.Option(min=0.0, help="GPUs of each run, parts allowed.")] = None,
+) -> int:
+    """Run what is missing of a study: freeze it, prepare its data, let Ray Tune do the runs, write the report."""
+    from ablations.cluster import Resources
+    from ablations.conduct import conduct
+    from ablations.progress import Teller
+    from ablations.selection import choose
+
+    return conduct(
+        choose(table, scale, only=options.names(only), settings=settings or ()),
+        options.seeds(seeds),
+        path=study,
+        source=source,
+        resources=Resources(address=address, cpus=cpus, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run),
+        teller=Teller(options.console()),
+    )
+
+
+def status(study: StudyName, as_json: Json = False) -> None:
+    """Where every run of a study stands."""
+    from ablations import status as states
+    from ablations.study import Study, study_path
+
+    found = Study.load(study_path(study))
+    if as_json:
+        options.print_json(states.document(found))
+        return
+    looks = [states.look(run) for run in found.planned]
+    title = f"{found.name}: {found.table} at {found.scale}, {states.in_words(looks)}"
+    options.console().print(states.table(looks, title))
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    for command in (plan, run, status):
+        app.command(rich_help_panel=PANEL)(command)

@@ -1,0 +1,126 @@
+"""A study from request to report: freeze it, track it, run what is missing, sum it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ablations.cluster import Resources
+from ablations.corpora import prepare_for
+from ablations.progress import Teller
+from ablations.selection import Selection
+from ablations.status import Look, in_words, look, table
+from ablations.study import Data, Study, StudyRun, default_path, open_study
+from ablations.sweep import Outcome, sweep
+from ablations.worker import EXECUTE
+from repro.errors import UserError
+
+
+def conduct(
+    selection: Selection,
+    seeds: Sequence[int],
+    *,
+    path: Path | None,
+    source: Path | None,
+    resources: Resources,
+    teller: Teller,
+    execute: str = EXECUTE,
+) -> int:
+    """Bring the study of `selection` with `seeds` to its end; the exit code: 0 when all its runs are done, else 1.
+
+    `path`: the study's directory; None: under `studies/`. `source`: the corpus's text, if it is not prepared.
+    """
+    data = selection.base.data
+    prepared = prepare_for(data, source=source)
+    corpus = Data(
+        corpus=data.corpus,
+        directory=prepared.directory,
+        digest=prepared.digest,
+        vocabulary_size=data.vocabulary_size,
+    )
+    study, asked = open_study(path or default_path(selection), selection, seeds, corpus)
+    looks = [look(run) for run in asked]
+    _tell_what_is_left(study, looks, teller)
+    if all(found.finished for found in looks):
+        outcome = Outcome(looks=tuple(looks), interrupted=False)
+        _write_report(study, teller)
+        _track_again(study, teller)
+    else:
+        with _tracked(study, teller):
+            outcome = sweep(study, asked, resources, teller, wants_gpu=selection.scale.gpu, execute=execute)
+            _write_report(study, teller)
+    return _sum_up(study, outcome, teller)
+
+
+def _tell_what_is_left(study: Study, looks: Sequence[Look], teller: Teller) -> None:
+    teller.say(f"study {study.path}: {study.table} at {study.scale}, asked for: {in_words(looks)}")
+    for found in looks:
+        run, status = found.run, found.status
+        name = f"{run.variant} seed {run.seed}"
+        if run.same_as:
+            teller.say(f"{name}: same configuration as {run.same_as}, not run twice")
+        elif status.state == "done":
+            score = f", test BLEU {found.bleu:.2f}" if found.bleu is not None else ""
+            teller.say(f"{name}: done already at step {status.step}{score}, not run again")
+        elif status.state == "diverged":
+            teller.say(f"{name}: diverged already ({status.reason}), not run again")
+        elif status.state in ("failed", "stopped"):
+            teller.say(f"{name}: {status.state} before ({status.reason}), tried again")
+    if all(found.finished for found in looks):
+        teller.say("nothing is missing, nothing is run")
+
+
+@contextmanager
+def _tracked(study: Study, teller: Teller) -> Iterator[None]:
+    """While inside, MLflow follows the run directories. The database is made before any worker starts."""
+    from ablations.tracking import open_tracking
+
+    tracking = open_tracking(study.path)
+    tracking.prepare()
+    follower = tracking.follow()
+    try:
+        yield
+    finally:
+        synced = follower.close()
+        if synced is not None:
+            teller.say(str(synced))
+
+
+def _track_again(study: Study, teller: Teller) -> None:
+    """Bring MLflow up to date if an earlier command could not. MLflow is not imported when nothing is to be sent."""
+    from ablations.tracking import open_tracking
+
+    synced = open_tracking(study.path).sync()
+    if synced.changed or not synced.complete:
+        teller.say(str(synced))
+
+
+def _write_report(study: Study, teller: Teller) -> None:
+    from reports.page import write_report
+
+    try:
+        page = write_report(study.path)
+    except UserError as error:
+        teller.say(f"no report: {error}")
+    else:
+        teller.say(f"report: {page}")
+
+
+def _sum_up(study: Study, outcome: Outcome, teller: Teller) -> int:
+    looks = outcome.looks
+    teller.console.print(table(looks, f"{study.name}: {in_words(looks)}"))
+    left = [found for found in looks if found.status.state != "done"]
+    for found in left:
+        if found.status.state in ("failed", "diverged"):
+            teller.say(f"{_name(found.run)} {found.status.state}: {found.status.reason}")
+    if outcome.interrupted:
+        teller.say("interrupted; the same command goes on from here")
+    elif outcome.unfinished:
+        teller.say("the same command tries again what failed")
+    teller.say(f"MLflow's pages: ablate ui {study.path}")
+    return 1 if left else 0
+
+
+def _name(run: StudyRun) -> str:
+    return f"{run.variant} seed {run.seed}"

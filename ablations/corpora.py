@@ -1,0 +1,3 @@
+"""Corpora as the commands see them: known, prepared, described."""
+
+from __future__ import annotations

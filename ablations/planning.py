@@ -1,0 +1,321 @@
+"""What a table costs, before anything runs: parameters, FLOPs, memory and hours of every row."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ablations.scales import TextStatistics
+from ablations.selection import Row, Selection
+from repro.accounting.flops import Lengths, train_flops
+from repro.accounting.memory import memory_bytes
+from repro.accounting.parameters import parameters
+from repro.accounting.peaks import GPUS, PAPER_SUSTAINED_FLOPS, paper_method_flops, peak_flops
+from repro.config import RunConfig
+
+if TYPE_CHECKING:
+    from repro.data.prepare import Prepared
+    from rich.console import Console
+
+CPU_SHARE = 0.6
+"""Share of one core's matrix-product rate that a training run is assumed to reach."""
+GPU_SHARE = 0.3
+"""Share of a GPU's peak that a training run is assumed to reach. It is also what the paper's own figures come to: a
+counted 0.98e18 FLOPs for base against 12 h x 8 x 9.5e12 (section 6.1, footnote 5)."""
+
+_MEASURING_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """One epoch of a training text, cut into batches."""
+
+    lengths: Lengths
+    batches: int
+    estimated: bool
+    """Whether this is from the scale's declared statistics and not from a prepared corpus."""
+
+    @staticmethod
+    def declared(statistics: TextStatistics, batch_tokens: int) -> Text:
+        """From what the scale says of its corpus."""
+        n = statistics.pairs
+        means = (1, statistics.src, statistics.tgt, statistics.src_src, statistics.src_tgt, statistics.tgt_tgt)
+        longer = max(statistics.src, statistics.tgt)
+        return Text(
+            lengths=Lengths(*(round(n * mean) for mean in means)),
+            batches=math.ceil(n * longer / (batch_tokens * statistics.fill)),
+            estimated=True,
+        )
+
+    @staticmethod
+    def prepared(prepared: Prepared, config: RunConfig) -> Text:
+        """From a prepared corpus, cut as the run's first epoch is."""
+        from repro.data.batches import Sampler
+
+        encoded = prepared.encoded("train")
+        src, tgt = encoded.src_lengths + 1, encoded.tgt_lengths + 1
+        tokens = config.train.batch_tokens
+        sampler = Sampler(src, tgt, batch_tokens=tokens, scale=config.scale, seed=config.seed)
+        return Text(lengths=Lengths.of(src, tgt), batches=len(sampler.epoch(0)), estimated=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """What hours are reckoned with."""
+
+    name: str
+    flops: float | None
+    """FLOP/s of matrix products; None where unknown."""
+    share: float
+    """Share of `flops` that training is assumed to reach."""
+    sustained: float | None
+    """FLOP/s by the paper's method; None where neither the paper nor a measurement has a figure."""
+    basis: str
+    """Where `flops` comes from, in words."""
+
+    @staticmethod
+    def gpu(name: str) -> Device:
+        """A GPU by name; its speed is None when it is not known."""
+        sustained = PAPER_SUSTAINED_FLOPS.get(name.strip().upper())
+        if sustained is not None:
+            basis = "single-precision rate that the paper assumes"
+            return Device(name=name, flops=sustained, share=GPU_SHARE, sustained=sustained, basis=basis)
+        peak = peak_flops(name)
+        known = ", ".join([*(gpu.name for gpu in GPUS), *PAPER_SUSTAINED_FLOPS])
+        basis = "dense bf16 peak" if peak else f"no known peak, so no hours; known: {known}"
+        return Device(name=name, flops=peak, share=GPU_SHARE, sustained=None, basis=basis)
+
+    @staticmethod
+    def this_cpu(config: RunConfig) -> Device:
+        """One core of this machine, by a half-second measurement on products of the size that `config` has."""
+        rate = _measured_rate(min(config.train.batch_tokens, 1024), config.model.d_model)
+        basis = "fp32 matrix products of this width, measured just now on one thread"
+        return Device(name="one core of this machine", flops=rate, share=CPU_SHARE, sustained=rate, basis=basis)
+
+    def seconds(self, flops: float | None) -> float | None:
+        """Training time of `flops`; None where it cannot be told."""
+        return None if flops is None or self.flops is None else flops / (self.flops * self.share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What one run of a row costs. None: cannot be told."""
+
+    row: Row
+    parameters: int
+    steps: int | None
+    train_flops: float | None
+    memory_bytes: int
+    seconds: float | None
+    paper_method_flops: float | None
+
+
+def cost_of(row: Row, vocabulary_size: int, text: Text, device: Device) -> Cost:
+    """The cost of one run of `row`."""
+    config = row.config
+    flops = train_flops(config.model, vocabulary_size, text.lengths).total / text.batches
+    steps = _steps(config, flops, text, device)
+    total = None if steps is None else steps * flops
+    seconds = device.seconds(total)
+    paper = None if seconds is None or device.sustained is None else paper_method_flops(seconds, 1, device.sustained)
+    return Cost(
+        row=row,
+        parameters=parameters(config.model, vocabulary_size),
+        steps=steps,
+        train_flops=total,
+        memory_bytes=memory_bytes(config.model, vocabulary_size, config.train),
+        seconds=seconds,
+        paper_method_flops=paper,
+    )
+
+
+def _steps(config: RunConfig, flops: float, text: Text, device: Device) -> int | None:
+    """Updates until the budget is spent; `flops` is the mean of one update."""
+    budget = config.train.budget
+    match config.train.budget_unit:
+        case "steps":
+            return math.ceil(budget)
+        case "tokens":
+            return math.ceil(budget * text.batches / text.lengths.tgt)
+        case "flops":
+            return math.ceil(budget / flops)
+        case "seconds":
+            return None if device.flops is None else math.ceil(budget * device.flops * device.share / flops)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The cost of a selection with some seeds."""
+
+    selection: Selection
+    seeds: int
+    costs: tuple[Cost, ...]
+    text: Text
+    device: Device
+
+    @property
+    def trained(self) -> list[Cost]:
+        """The rows that are trained: a row that is another's is not."""
+        return [cost for cost in self.costs if cost.row.same_as is None]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the figures rest on, one sentence each."""
+        scale, device = self.selection.scale, self.device
+        notes = [f"{self.selection.table} at {scale.name}: {scale.note}"] if scale.note else []
+        corpus = self.selection.base.data.corpus
+        if self.text.estimated:
+            notes.append(
+                f"FLOPs are estimated from declared statistics of {corpus}; prepare it for a count of the text"
+            )
+        else:
+            notes.append(f"FLOPs are counted on the prepared text of {corpus}")
+        if device.flops is None:
+            notes.append(f"{device.name}: {device.basis}")
+        else:
+            notes.append(
+                f"hours are of training alone, on {device.name}: {device.flops / 1e9:,.0f} GFLOP/s ({device.basis}), "
+                f"of which {device.share:.0%} is assumed to be reached"
+            )
+        if device.sustained is None and device.flops is not None:
+            notes.append("the paper's method needs a sustained rate, which it gives for K80, K40, M40 and P100 only")
+        twins = [f"{cost.row.variant.id} is {cost.row.same_as}" for cost in self.costs if cost.row.same_as]
+        if twins:
+            notes.append(f"same configuration at this scale, trained once: {', '.join(twins)}")
+        return notes
+
+    def document(self) -> dict[str, Any]:
+        """The plan as `plan --json` prints it."""
+        device, trained = self.device, self.trained
+        return {
+            "table": self.selection.table,
+            "scale": self.selection.scale.name,
+            "seeds": self.seeds,
+            "set": list(self.selection.settings),
+            "estimated": self.text.estimated,
+            "device": {
+                "name": device.name,
+                "flops_per_second": device.flops,
+                "assumed_share": device.share,
+                "basis": device.basis,
+            },
+            "notes": self.notes,
+            "variants": [_entry(cost) for cost in self.costs],
+            "total": {
+                "runs": len(trained) * self.seeds,
+                "train_flops": _sum(self.seeds, [cost.train_flops for cost in trained]),
+                "paper_method_flops": _sum(self.seeds, [cost.paper_method_flops for cost in trained]),
+                "hours": _sum(self.seeds, [_hours(cost.seconds) for cost in trained]),
+            },
+        }
+
+
+def plan(selection: Selection, seeds: int, *, prepared: Prepared | None, device: Device) -> Plan:
+    """What `selection` costs with each of `seeds` seeds on `device`; no weights are allocated.
+
+    `prepared` is the corpus if it is at hand; otherwise the scale's declared statistics stand in.
+    """
+    base = selection.base
+    statistics, size = selection.scale.statistics, base.data.vocabulary_size
+    texts: dict[int, Text] = {}
+    costs = []
+    for row in selection.rows:
+        tokens = row.config.train.batch_tokens
+        if tokens not in texts:
+            texts[tokens] = Text.prepared(prepared, row.config) if prepared else Text.declared(statistics, tokens)
+        costs.append(cost_of(row, size, texts[tokens], device))
+    text = next(iter(texts.values()))
+    return Plan(selection=selection, seeds=seeds, costs=tuple(costs), text=text, device=device)
+
+
+def _entry(cost: Cost) -> dict[str, Any]:
+    variant = cost.row.variant
+    return {
+        "id": variant.id,
+        "group": variant.group,
+        "title": variant.title,
+        "changes": dict(cost.row.changes),
+        "parameters": cost.parameters,
+        "train_flops": cost.train_flops,
+        "paper_method_flops": cost.paper_method_flops,
+        "steps": cost.steps,
+        "memory_bytes": cost.memory_bytes,
+        "hours": _hours(cost.seconds),
+        "same_as": cost.row.same_as,
+    }
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 3600
+
+
+def _sum(times: int, values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return times * math.fsum(known) if len(known) == len(values) else None
+
+
+def _measured_rate(rows: int, width: int) -> float:
+    """FLOP/s of fp32 products [rows, width] x [width, 4 * width] on one thread, as in a feed-forward layer."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        a, b = torch.ones(rows, width), torch.ones(width, 4 * width)
+        a @ b  # the first call sets the library up
+        best = math.inf
+        ends = time.perf_counter() + _MEASURING_SECONDS
+        while time.perf_counter() < ends:
+            started = time.perf_counter()
+            a @ b
+            best = min(best, time.perf_counter() - started)
+        return 2 * rows * width * 4 * width / best
+    finally:
+        torch.set_num_threads(threads)
+
+
+def show(planned: Plan, console: Console) -> None:
+    """Print the plan as a table, with what its figures rest on."""
+    from rich.table import Table
+
+    scale = planned.selection.scale
+    title = f"{planned.selection.table} at {scale.name}: {scale.title}"
+    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    grid.add_column("variant", no_wrap=True)
+    grid.add_column("changes")
+    for heading in ("parameters", "steps", "FLOPs", "paper's method", "memory", "hours"):
+        grid.add_column(heading, no_wrap=True, justify="right")
+    for cost in planned.costs:
+        row = cost.row
+        changes = ", ".join(f"{key} {value}" for key, value in row.changes.items())
+        grid.add_row(
+            row.variant.id,
+            f"same as {row.same_as}" if row.same_as else changes,
+            f"{cost.parameters / 1e6:.2f} M",
+            "?" if cost.steps is None else f"{cost.steps:,}",
+            _power(cost.train_flops),
+            _power(cost.paper_method_flops),
+            f"{cost.memory_bytes / 2**30:.2f} GB",
+            _shown_hours(_hours(cost.seconds)),
+        )
+    total = planned.document()["total"]
+    runs = f"{total['runs']} runs" + (f", {planned.seeds} seeds" if planned.seeds > 1 else "")
+    flops, paper = _power(total["train_flops"]), _power(total["paper_method_flops"])
+    grid.add_section()
+    grid.add_row("in all", runs, "", "", flops, paper, "", _shown_hours(total["hours"]))
+    console.print(grid)
+    for note in planned.notes:
+        console.print(f"- {note}", markup=False, highlight=False)
+
+
+def _power(value: float | None) -> str:
+    return "?" if value is None else f"{value:.2e}"
+
+
+def _shown_hours(hours: float | None) -> str:
+    if hours is None:
+        return "?"
+    return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"

@@ -1,0 +1,149 @@
+"""One run in this process: training it, scoring it, translating with it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any
+
+from ablations.progress import TrainingBar
+from repro.config import RunConfig
+from repro.errors import CheckError
+from repro.runs.directory import RunDirectory
+
+if TYPE_CHECKING:
+    import torch
+    from repro.data.prepare import Prepared
+    from rich.console import Console
+
+    from repro.models.seq2seq import Seq2Seq
+
+FINAL = "final.safetensors"
+"""The trained weights, in the run's checkpoints."""
+
+_LINES_AT_ONCE = 2000
+"""Lines that are read, translated and written together: they bound the memory and keep a pipe moving."""
+
+
+def train_here(config: RunConfig, path: Path, data_directory: Path, console: Console) -> int:
+    """Train `config` in the run directory `path`; exit code 0 when it is done."""
+    from repro.runs.execute import execute
+
+    run = RunDirectory.create_at(path, config, data_directory)
+    before = run.status()
+    if before.state == "done":
+        console.print(f"{path}: done already, nothing to run", highlight=False)
+    with _stoppable() as stop, TrainingBar(console) as bar:
+        status = execute(run, observer=bar, stop=stop.is_set)
+    told = f" ({status.reason})" if status.reason else ""
+    console.print(f"{path}: {status.state} at step {status.step}{told}", highlight=False, markup=False, soft_wrap=True)
+    return 0 if status.state == "done" else 1
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """While inside, SIGINT, SIGTERM and SIGUSR1 set the event; a second SIGINT raises KeyboardInterrupt."""
+    asked = threading.Event()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in signals}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run's model with its trained weights."""
+
+    config: RunConfig
+    model: Seq2Seq[Any, Any]
+    prepared: Prepared
+    device: torch.device
+
+    @staticmethod
+    def load(path: Path, data_directory: Path | None = None) -> Trained:
+        """The trained model of the run in `path`. Raises CheckError when it is not done or its files are damaged."""
+        run = RunDirectory(path)
+        config = run.config()
+        weights_file = run.checkpoints / FINAL
+        if not weights_file.exists():
+            raise CheckError(
+                "has no trained weights", where=str(path), fix=f"the run is {run.status().state}; finish it"
+            )
+
+        import torch
+        from repro.data.prepare import Prepared
+
+        from repro.models.build import build_model
+        from repro.training.device import choose_device, set_up_process
+        from repro.training.weights import load_weights
+
+        set_up_process(config.train.threads)
+        device = choose_device()
+        prepared = Prepared.load(data_directory or run.data_directory())
+        model = build_model(config.model, prepared.vocabulary().size, 0, device)
+        weights = load_weights(weights_file)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name not in weights or weights[name].shape != parameter.shape:
+                    raise CheckError(f"lacks {name!r} of this model", where=str(weights_file))
+                parameter.copy_(weights[name])
+        model.eval()
+        return Trained(config=config, model=model, prepared=prepared, device=device)
+
+
+def evaluate_here(path: Path, split: str, data_directory: Path | None = None) -> dict[str, Any]:
+    """The scores of the run in `path` on `split`, as in its result.json."""
+    from repro.training.counters import Seconds
+    from repro.training.evaluation import evaluate
+
+    trained = Trained.load(path, data_directory)
+    config = trained.config
+    found = evaluate(
+        trained.model, trained.prepared, split, config, config.decode, device=trained.device, seconds=Seconds()
+    )
+    return {"variant": config.variant, "seed": config.seed, "split": split} | found.scores
+
+
+def translate_stream(path: Path, data_directory: Path | None, source: IO[bytes], target: IO[bytes]) -> None:
+    """Translate `source` into `target` with the run in `path`: line i of the one belongs to line i of the other.
+
+    Lines end at "\\n" alone; a last one without it counts. Raises CheckError naming the line that is not UTF-8.
+    """
+    from repro.decoding.translate import translate_lines
+
+    trained = Trained.load(path, data_directory)
+    vocabulary = trained.prepared.vocabulary()
+    for lines in _chunks(source):
+        found = translate_lines(trained.model, vocabulary, lines, trained.config.decode, device=trained.device)
+        target.write("".join(f"{line}\n" for line in found.lines).encode("utf-8"))
+        target.flush()
+
+
+def _chunks(source: IO[bytes]) -> Iterator[list[str]]:
+    lines: list[str] = []
+    for number, raw in enumerate(source, 1):  # a binary file's lines end at "\n" and nowhere else
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            fix = "convert it, e.g. with iconv -t utf-8"
+            raise CheckError(f"line {number} is not UTF-8", where="standard input", fix=fix) from error
+        lines.append(text.removesuffix("\n").removesuffix("\r"))
+        if len(lines) == _LINES_AT_ONCE:
+            yield lines
+            lines = []
+    if lines:
+        yield lines

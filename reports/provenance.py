@@ -1,0 +1,190 @@
+"""Where every number comes from: for each row its runs, and for each run its records, code, data and machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from reports.comparable import agreed
+from reports.formats import DASH, duration, fixed, moment, plain, share
+from reports.measures import bleu_on_test, valid_perplexity
+from reports.records import Run, Study, Variant, at
+
+_HASH_SHOWN = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDetails:
+    """One run as displayed."""
+
+    id: str
+    link: str
+    """The run directory, relative to the report."""
+    seed: int
+    state: str
+    reason: str
+    bleu: str
+    perplexity: str
+    attempts: str
+    hash: str
+    code: str
+    machine: str
+    threads: str
+    seconds: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowDetails:
+    """One row with its runs."""
+
+    id: str
+    anchor: str
+    title: str
+    changes: tuple[str, ...]
+    differs: tuple[str, ...]
+    """What is not as in the paper, beyond what holds for all rows."""
+    states: str
+    runs: tuple[RunDetails, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shared:
+    """What holds for all runs."""
+
+    facts: Mapping[str, str]
+    differs: tuple[str, ...]
+    """What is not as in the paper, in every finished run."""
+
+
+def shared(study: Study) -> Shared:
+    """The facts that all finished runs have in common; the table refuses studies whose scores disagree in them."""
+    facts = {
+        "study": study.name,
+        "created": moment(study.created),
+        "made by": f"attention-ablations {study.version}",
+        "corpus": str(study.data.get("corpus", "")),
+        "corpus digest": str(study.data.get("digest", "")),
+        "vocabulary": f"{fixed(study.data.get('vocabulary_size', 0), 0)} joint pieces",
+        "vocabulary digest": agreed(study, "digests", "vocabulary"),
+        "BLEU signature": agreed(study, "test", "signatures", "bleu"),
+        "chrF signature": agreed(study, "test", "signatures", "chrf"),
+        "test references": agreed(study, "test", "reference_sha256"),
+        "validation references": agreed(study, "valid", "reference_sha256"),
+        "versions": _versions(study),
+    }
+    everywhere = [set(_differs(run)) for run in study.finished]
+    common = set.intersection(*everywhere) if everywhere else set()
+    ordered = [line for line in _differs(study.finished[0]) if line in common] if everywhere else []
+    return Shared(facts={name: text for name, text in facts.items() if text}, differs=tuple(ordered))
+
+
+def rows(study: Study, report: Path) -> list[RowDetails]:
+    """The details of every row; links start from the directory `report`."""
+    common = set(shared(study).differs)
+    return [_row(study, variant, report, common) for variant in study.variants]
+
+
+def anchor(variant: str) -> str:
+    """The id of a row's details in the page."""
+    return "row-" + quote(variant, safe="")
+
+
+def _row(study: Study, variant: Variant, report: Path, common: set[str]) -> RowDetails:
+    runs = study.by_variant[variant.id]
+    own = [line for run in runs for line in _differs(run) if line not in common]
+    done = sum(run.done for run in runs)
+    return RowDetails(
+        id=variant.id,
+        anchor=anchor(variant.id),
+        title=variant.title,
+        changes=tuple(f"{key} = {plain(value)}" for key, value in variant.changes.items()),
+        differs=tuple(dict.fromkeys(own)),
+        states=f"{done}/{len(runs)} finished",
+        runs=tuple(_run(run, report) for run in runs),
+    )
+
+
+def _run(run: Run, report: Path) -> RunDetails:
+    bleu, perplexity, seconds = bleu_on_test(run), valid_perplexity(run), _wall_clock(run)
+    progress = f"at {share(run.progress)} of its budget" if run.state in ("running", "stopped") and run.progress else ""
+    return RunDetails(
+        id=run.path.name,
+        link=quote(Path(os.path.relpath(run.path.resolve(), report.resolve())).as_posix()) + "/",
+        seed=run.seed,
+        state=run.state,
+        reason="; ".join(filter(None, (run.reason, progress))),
+        bleu=fixed(bleu, 2) if bleu is not None else DASH,
+        perplexity=fixed(perplexity, 3) if perplexity is not None else DASH,
+        attempts=str(run.attempts),
+        hash=run.hash[:_HASH_SHOWN],
+        code=_code(run),
+        machine=", ".join(filter(None, (_text(run, "host"), _gpu(run) or _text(run, "cpu")))) or DASH,
+        threads=str(run.value("threads") or run.settings.get("train.threads", DASH)),
+        seconds=duration(seconds) if seconds else DASH,
+        notes=_notes(run),
+    )
+
+
+def _differs(run: Run) -> list[str]:
+    lines = run.value("differs_from_paper")
+    return [str(line) for line in lines] if isinstance(lines, list) else []
+
+
+def _text(run: Run, *path: str) -> str:
+    value = at(run.environment, *path)
+    return "" if value is None else str(value)
+
+
+def _gpu(run: Run) -> str:
+    names = at(run.environment, "gpus")
+    return ", ".join(str(name) for name in names) if isinstance(names, list) else ""
+
+
+def _code(run: Run) -> str:
+    commit, dirty = _text(run, "code", "commit"), at(run.environment, "code", "dirty")
+    if not commit:
+        return "no checkout" if run.environment else DASH
+    return commit[:_HASH_SHOWN] + (" + changes" if dirty else "")
+
+
+def _wall_clock(run: Run) -> float:
+    """Seconds of all that the run spent, training, data, evaluation, decoding and checkpoints."""
+    parts = run.value("seconds")
+    if not isinstance(parts, Mapping):
+        return 0.0
+    return sum(seconds for seconds in parts.values() if isinstance(seconds, int | float))
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    """What a reader should know of a finished run before trusting it."""
+    notes = []
+    if run.same_as is not None:
+        notes.append(f"the same run as {run.same_as}")
+    if skipped := run.number("skipped_steps"):
+        notes.append(f"{fixed(skipped, 0)} updates skipped")
+    if capped := run.number("test", "capped_share"):
+        notes.append(f"{share(capped)} of translations cut at the length cap")
+    if unknown := run.number("test", "unknown_share"):
+        notes.append(f"{share(unknown)} of source pieces unknown")
+    warnings = run.value("test", "warnings")
+    if isinstance(warnings, list):
+        notes.extend(str(warning) for warning in warnings)
+    return tuple(notes)
+
+
+def _versions(study: Study) -> str:
+    """Package versions where all runs agree, and a word where they do not."""
+    seen = {
+        tuple(sorted((str(name), str(version)) for name, version in versions.items()))
+        for run in study.trained
+        if isinstance(versions := at(run.environment, "versions"), Mapping)
+    }
+    if not seen:
+        return ""
+    if len(seen) > 1:
+        return f"{len(seen)} different sets of package versions: see environment.json of the runs"
+    return ", ".join(f"{name} {version}" for name, version in next(iter(seen)))
