@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -26,7 +27,12 @@ from repro.runs.processes import Process
 RETRIES = 2
 """Further tries of a run whose process failed or died."""
 
+PRIVATE_ROOT = Path("/tmp")
+"""Where a private Ray keeps its files: not TMPDIR, which batch systems make too long for the paths of sockets."""
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
 _PREFIX = "ablate-"
+_ANSWER_SECONDS = 5.0
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Hardly anything goes through Ray's object store; its least is 75 MB."""
 
@@ -57,7 +63,7 @@ class Cluster:
         import ray
 
         if self._resources.address is None:
-            self._private = _private_directory()
+            self._private = private_directory()
             ray.init(
                 address="local",
                 num_cpus=self._resources.cpus or available_cpus(),
@@ -116,6 +122,7 @@ class Cluster:
     def _join(self, address: str) -> None:
         import ray
 
+        _check_answers(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -149,6 +156,20 @@ class Cluster:
                 )
 
 
+def _check_answers(address: str) -> None:
+    """Raise CheckError when nobody listens at HOST:PORT, for which Ray would wait for minutes. Other forms pass."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS):
+            pass
+    except (OSError, OverflowError) as error:
+        what = f"nobody answers ({error.strerror if isinstance(error, OSError) and error.strerror else error})"
+        fix = "start Ray there or leave --address out"
+        raise CheckError(what, where=f"--address {address}", fix=fix) from error
+
+
 def _trainable(config: dict[str, Any]) -> dict[str, Any]:
     return work(Order(**config["order"]))
 
@@ -160,7 +181,7 @@ def available_cpus() -> int:
         with suppress(KeyError, ValueError):
             limits.append(float(os.environ[name]))
     with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = CPU_QUOTA.read_text().split()
         limits.append(float(quota) / float(period))
     return max(1, int(min(limits)))
 
@@ -176,17 +197,16 @@ def _set_environment() -> None:
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - the name that Ray reads
 
 
-def _private_directory() -> Path:
+def private_directory() -> Path:
     """A new directory with a short path for a private Ray, whose sockets' paths may have 107 bytes.
 
     Those of sweeps that were killed are cleared away.
     """
-    root = Path("/tmp")  # not TMPDIR, which batch systems make long
-    for old in root.glob(f"{_PREFIX}*/owner.json"):
+    for old in PRIVATE_ROOT.glob(f"{_PREFIX}*/owner.json"):
         with suppress(OSError, ValueError, KeyError):
             if Process.read(json.loads(old.read_text())).alive() is False:
                 shutil.rmtree(old.parent, ignore_errors=True)
-    new = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+    new = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=PRIVATE_ROOT))
     (new / "owner.json").write_text(json.dumps(Process.current().document()))
     return new
 

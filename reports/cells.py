@@ -43,6 +43,8 @@ class Column:
     unit: str = ""
     block: Block = "ours"
     numeric: bool = True
+    share: bool = False
+    """Its values are shares of one, shown in per cent."""
     hint: str = ""
     """One sentence that defines the column."""
 

@@ -45,16 +45,16 @@ class Window:
 
     def clip(self, value: float) -> float:
         """`value`, or the nearest edge."""
-        return min(max(value, self.low), self.high)
+        return _between(value, self.low, self.high)
 
 
 def window(values: Sequence[float], least: float) -> Window:
     """The window of `values`: all of them, but for a few that lie so far out that the rest would be crushed.
 
-    Far out: more than three times the middle half's width (at least `least`) beyond it.
+    Far out: more than four times the middle half's width (at least `least`) beyond it.
     """
     low, high = np.percentile(values, [25, 75])
-    reach = 3 * max(float(high - low), least)
+    reach = 4 * max(float(high - low), least)
     kept = [value for value in values if low - reach <= value <= high + reach]
     pad = 0.06 * max(max(kept) - min(kept), least)
     return Window(low=min(kept) - pad, high=max(kept) + pad)
@@ -92,6 +92,8 @@ def cost_picture(study: Study) -> Picture | None:
     points = []
     for variant in study.variants:
         runs = study.by_variant[variant.id]
+        if all(run.same_as is not None for run in runs):
+            continue  # another row's point under a second name
         flops, bleu = measure(runs, train_flops), measure(runs, bleu_on_test)
         if flops.mean and bleu.values:
             points.append(_Point(variant=variant.id, flops=flops.mean, bleu=bleu))
@@ -101,8 +103,8 @@ def cost_picture(study: Study) -> Picture | None:
     outside = [point.variant for point in points if not span.inside(point.mean)]
     caption = (
         "BLEU on the test side (sacreBLEU 13a) against training FLOPs (our count: forward and backward, padding left "
-        "out; logarithmic axis). One point is the mean of one row; its bar runs from the lowest to the highest seed. "
-        "The square is base. Hollow points have fewer seeds than planned."
+        "out; logarithmic axis). One point is the mean of one row over its seeds; the square is base. Hollow points "
+        "have fewer seeds than planned."
     )
     if outside:
         caption += " Triangles at the edge lie outside the axis; their value stands beside them."
@@ -134,7 +136,11 @@ def _draw_cost(points: Sequence[_Point], span: Window, name: str, label: str, wi
     box = axes.get_window_extent()
     for text in place(places, texts, size=FONT_SIZE - 1, frame=(box.x0, box.y0 + 2, box.x1, box.y1)):
         if text.apart:
-            end = (text.x - 2 if text.x > text.point[0] else min(text.point[0], text.x + 30), text.y)
+            half = text.height / 2
+            end = (
+                _between(text.point[0], text.x - 2, text.right + 2),
+                _between(text.point[1], text.y - half, text.y + half),
+            )
             axes.plot(*zip(*_data(axes, [text.point, end]), strict=True), color=MUTED, linewidth=0.6, zorder=1)
         (position,) = _data(axes, [(text.x, text.y)])
         weight = "bold" if text.text == BASE else "normal"
@@ -150,8 +156,6 @@ def _draw_point(axes: Axes, point: _Point, span: Window) -> None:
         marker = "v" if point.mean < span.low else "^"
         axes.plot(point.flops, span.clip(point.mean), marker=marker, color=colour, markersize=8, clip_on=False)
         return
-    if point.bleu.n > 1:
-        axes.plot([point.flops] * 2, [min(point.bleu.values), max(point.bleu.values)], color=colour, linewidth=1.4)
     axes.plot(
         point.flops,
         point.mean,
@@ -161,8 +165,12 @@ def _draw_point(axes: Axes, point: _Point, span: Window) -> None:
         markeredgecolor=colour,
         markeredgewidth=1.5,
         linestyle="none",
-        zorder=3,
+        zorder=4 if base else 3,
     )
+
+
+def _between(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
 
 
 def _pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
@@ -230,10 +238,10 @@ def _draw_effects(effects: Sequence[_Effect], span: Window, name: str, label: st
     axes.set_xlim(span.low, span.high)
     axes.set_ylim(len(effects) - 0.4, -0.6)
     axes.set_yticks(places, [printable(effect.variant.id) for effect in effects], color=INK)
-    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="y", length=0, pad=9)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(9 if width > 600 else 5))
+    axes.xaxis.set_major_locator(MaxNLocator(9 if width > 600 else 5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain_sign(value)))
     axes.set_xlabel("BLEU, difference to base")
     axes.plot([], [], "o", color=OURS, markersize=7, label="this study")

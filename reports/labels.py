@@ -15,11 +15,13 @@ _ANGLES = tuple(math.pi * eighth / 8 for eighth in (0, 2, 14, 4, 12, 8, 6, 10, 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """Where a label stands, in pixels: its left end, vertically centred, and the point it belongs to."""
+    """Where a label stands, in pixels: its ends, vertically centred, and the point it belongs to."""
 
     text: str
     x: float
+    right: float
     y: float
+    height: float
     point: tuple[float, float]
     apart: bool
     """So far from its point that a line should lead there."""
@@ -74,5 +76,7 @@ def _free_place(
             inside = box.left >= border.left and box.right <= border.right
             inside = inside and box.bottom >= border.bottom and box.top <= border.top
             if inside and not any(box.overlap(other) for other in taken):
-                return Label(text=text, x=left, y=y, point=point, apart=radius > _RADII[1]), box
+                return Label(
+                    text=text, x=left, right=left + width, y=y, height=height, point=point, apart=radius > _RADII[0]
+                ), box
     return None

@@ -14,7 +14,7 @@ from reports.drawing import DASHES, INK, SERIES, Drawing, Margins, drawing, prin
 from reports.figures import log_axis
 from reports.formats import fixed
 from reports.records import BASE, Study
-from reports.tables import GROUPS, group_label
+from reports.tables import group_title
 
 METRICS = ("valid/perplexity", "valid/bleu")
 
@@ -64,7 +64,7 @@ def learning_panels(study: Study) -> list[Panel]:
                 if shown or (base is not None and group == BASE):
                     name = f"curves-{axis}-{number}"
                     picture = _draw(base, shown, axis, name, group, top)
-                    title = f"{group_label(group)} {GROUPS.get(group, '')}".strip()
+                    title = group_title(group)
                     panels.append(Panel(group=group, number=number, axis=axis, title=title, drawing=picture))
     return panels
 

@@ -15,20 +15,17 @@ from reports.cells import Table
 from reports.drawing import SERIES
 from reports.examples import Example, examples
 from reports.figures import Picture, cost_picture, difference_picture
-from reports.formats import listed, moment
+from reports.formats import moment
 from reports.learning import Panel, learning_panels
 from reports.markdown import escape
 from reports.paper import Paper, load_paper
 from reports.records import Run, Study, load_study
 from reports.smoke import smoke_table
 from reports.summary import Figure, Statement, headline, summary
-from reports.tables import main_table
+from reports.tables import main_table, study_title
 from repro.files import write_text
 
 PAGE, TEXT, FIGURES = "index.html", "report.md", "figures"
-
-_TABLES = {"table3": "Table 3"}
-"""Titles of tables that are not called by their own name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +71,7 @@ def build(study_directory: Path, out: Path) -> Report:
     return Report(
         study=study,
         paper=paper,
-        title=f"{listed([_TABLES.get(part, part) for part in study.table.split('+')])} at scale {study.scale}",
+        title=study_title(study),
         headline=headline(study, paper),
         summary=summary(study, paper),
         table=table,
@@ -139,7 +136,7 @@ def _environment(*, autoescape: bool) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["moment"] = moment
-    environment.globals["states_of"] = _states  # type: ignore[assignment]
+    environment.globals["states_of"] = _states
     return environment
 
 

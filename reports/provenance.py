@@ -11,7 +11,8 @@ from urllib.parse import quote
 from reports.comparable import agreed
 from reports.formats import DASH, duration, fixed, moment, plain, share
 from reports.measures import bleu_on_test, valid_perplexity
-from reports.records import Run, Study, Variant, at
+from reports.records import BASE, Run, Study, Variant, at
+from reports.tables import base_settings
 
 _HASH_SHOWN = 12
 
@@ -44,6 +45,8 @@ class RowDetails:
     id: str
     anchor: str
     title: str
+    configuration: tuple[str, ...]
+    """All settings, for base; the other rows have `changes`."""
     changes: tuple[str, ...]
     differs: tuple[str, ...]
     """What is not as in the paper, beyond what holds for all rows."""
@@ -101,11 +104,17 @@ def _row(study: Study, variant: Variant, report: Path, common: set[str]) -> RowD
         id=variant.id,
         anchor=anchor(variant.id),
         title=variant.title,
+        configuration=_configuration(study) if variant.id == BASE else (),
         changes=tuple(f"{key} = {plain(value)}" for key, value in variant.changes.items()),
         differs=tuple(dict.fromkeys(own)),
         states=f"{done}/{len(runs)} finished",
         runs=tuple(_run(run, report) for run in runs),
     )
+
+
+def _configuration(study: Study) -> tuple[str, ...]:
+    labels = ("variant", "table", "scale", "seed")
+    return tuple(f"{key} = {plain(value)}" for key, value in base_settings(study).items() if key not in labels)
 
 
 def _run(run: Run, report: Path) -> RunDetails:

@@ -60,7 +60,7 @@ def _shares(runs: Sequence[Run]) -> list[_Share]:
         _Share(
             path=(name,),
             column=Column(
-                key=name, symbol=_TITLES.get(name, name.replace("_", " ")), unit="%", hint=_HINTS.get(name, "")
+                key=name, symbol=_TITLES.get(name, name.replace("_", " ")), share=True, hint=_HINTS.get(name, "")
             ),
         )
         for name in sorted(names, key=lambda name: (name != "exact_match", name))
@@ -69,7 +69,11 @@ def _shares(runs: Sequence[Run]) -> list[_Share]:
         _Share(
             path=(_AGREEMENT, distance),
             column=Column(
-                key=f"{_AGREEMENT}.{distance}", symbol=distance, unit="%", hint=f"Agreement over {distance} words."
+                key=f"{_AGREEMENT}.{distance}",
+                symbol=distance,
+                unit="words apart",
+                share=True,
+                hint=f"Agreement of verbs with subjects {distance} words away.",
             ),
         )
         for distance in sorted(distances, key=_first_number)

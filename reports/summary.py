@@ -10,7 +10,7 @@ from reports.formats import counted, duration, fixed, listed, signed, times
 from reports.measures import Measure, bleu_on_test, difference, direction, measure, valid_perplexity
 from reports.paper import Paper
 from reports.records import BASE, STATES, Study, Variant
-from reports.tables import base_settings, changes_budget
+from reports.tables import base_settings, changes_budget, study_title
 
 _NAMED = 3
 """Rows that the summary names at either end."""
@@ -107,7 +107,7 @@ def _effects(study: Study, paper: Paper) -> list[_Effect]:
 def _what_was_run(study: Study) -> Statement:
     base = base_settings(study)
     sentences = [
-        f"Table {study.table} at scale {study.scale}: {counted(len(study.variants), 'row')}"
+        f"{study_title(study)}: {counted(len(study.variants), 'row')}"
         f" with {'seed' if len(study.seeds) == 1 else 'seeds'} {_seeds(study.seeds)}"
         f" on the corpus {study.data.get('corpus', 'unknown')}"
         f" ({fixed(study.data.get('vocabulary_size', 0), 0)} joint pieces)."

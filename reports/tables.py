@@ -83,6 +83,18 @@ def states(runs: Sequence[Run]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state] and state != "done")
 
 
+def study_title(study: Study) -> str:
+    """What the study is, in one line: "Table 3 and scaling at scale smoke"."""
+    names = ["Table 3" if part == "table3" else part for part in study.table.split("+")]
+    return f"{listed(names)} at scale {study.scale}"
+
+
+def group_title(group: str) -> str:
+    """What a group is about, in one line."""
+    label, title = group_label(group), GROUPS.get(group, "")
+    return f"{label}{'' if label != group else ':'} {title}" if title else label
+
+
 def group_label(group: str) -> str:
     """How a group is called: the paper's letters in brackets."""
     return f"({group})" if len(group) == 1 else group
@@ -111,7 +123,7 @@ class _Builder:
     def caption(self) -> str:
         """What the table shows, in words that stand alone."""
         text = (
-            f"Rows of {self.study.table} at scale {self.study.scale} in the shape of the paper's Table 3. A blank "
+            f"{study_title(self.study)}, in the shape of the paper's Table 3. A blank "
             "cell is as in base. Measured values are means over the finished seeds of a row. Perplexity is taken on "
             "the validation side, BLEU (sacreBLEU 13a, cased) on the test side."
         )

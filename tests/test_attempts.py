@@ -84,7 +84,7 @@ def race(root: str, barrier: Barrier, wins: Any, name: int) -> None:
 
 def race_of_processes(root: Path) -> list[tuple[int, int, int]]:
     """(round, attempt, winner) of a race of real processes, all killed at its end."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     barrier, wins = context.Barrier(RIVALS), context.Queue()
     rivals = [
         context.Process(target=race, args=(str(root), barrier, wins, name), daemon=True) for name in range(RIVALS)

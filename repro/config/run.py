@@ -88,10 +88,14 @@ class TrainConfig:
             if getattr(self, name) < 0:  # declared fields
                 raise UsageError(f"{name} is {getattr(self, name)}, the least is 0", where="train")
         if not 0.0 <= self.label_smoothing < 1.0:
-            raise UsageError(f"label_smoothing is {self.label_smoothing}", where="train", fix="choose from 0 up to, not including, 1")
+            raise UsageError(
+                f"label_smoothing is {self.label_smoothing}", where="train", fix="choose from 0 up to, not including, 1"
+            )
         for name in ("adam_beta1", "adam_beta2"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise UsageError(f"{name} is {getattr(self, name)}", where="train", fix="choose from 0 up to, not including, 1")
+                raise UsageError(
+                    f"{name} is {getattr(self, name)}", where="train", fix="choose from 0 up to, not including, 1"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -87,7 +87,7 @@ def _carry_out(
 ) -> None:
     # Imported here, after the claim: torch takes seconds, and a run that is taken needs none of it.
     from repro.runs.session import Session
-    from repro.training.trainer import Diverged
+    from repro.training.trainer import DivergenceError
 
     try:
         run.remove_temporaries()
@@ -97,7 +97,7 @@ def _carry_out(
         attempt.end("stopped", str(interruption))
     except Superseded:
         pass  # the run belongs to its new owner
-    except Diverged as divergence:
+    except DivergenceError as divergence:
         attempt.end("diverged", str(divergence))
     except UserError as error:
         attempt.end("failed", str(error))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from repro.config import RunConfig
+from repro.config import DecodeConfig, RunConfig
 from repro.data.batches import Sampler, collate
 from repro.data.pieces import Batch
 from repro.data.prepare import Prepared
 from repro.errors import CheckError
 from repro.runs.attempts import Attempt
-from repro.runs.directory import MetricLine, RunDirectory, Status
+from repro.runs.directory import MetricLine, RunDirectory, Split, Status
 from repro.runs.environment import environment
 from repro.runs.execute import Interrupted, Observer, Progress, Superseded
 from repro.runs.outcome import result_document
@@ -127,7 +127,7 @@ class Session:
 
     # One step.
 
-    def _batches(self):  # type: ignore[no-untyped-def]
+    def _batches(self) -> Iterator[Batch]:
         """Batches from where the counters stand, for ever."""
         encoded = self._prepared.encoded("train")
         started = time.perf_counter()
@@ -184,13 +184,13 @@ class Session:
         told = f"valid perplexity {scores['perplexity']:.2f}"
         self._note(told + (f", BLEU {scores['bleu']:.1f}" if decode is not None else ""))
 
-    def _score(self, split: str, decode: object) -> Evaluation:
+    def _score(self, split: Split, decode: DecodeConfig | None) -> Evaluation:
         return evaluate(
             self._trainer.model,
             self._prepared,
             split,
             self._config,
-            decode,  # type: ignore[arg-type]
+            decode,
             device=self._device,
             seconds=self._counters.seconds,
         )
@@ -198,26 +198,25 @@ class Session:
     # The end.
 
     def _finish(self) -> None:
-        evaluations = {}
-        for split in ("valid", "test"):
-            evaluations[split] = self._score(split, self._config.decode)
-            self._tell_status()
+        valid = self._score("valid", self._config.decode)
+        self._tell_status()
+        test = self._score("test", self._config.decode)
         self._check_mine()
         checkpoint.save_weights(self._run.checkpoints / "final.safetensors", self._trainer.weights())
-        self._run.write_hypotheses("valid", evaluations["valid"].hypotheses)
-        self._run.write_hypotheses("test", evaluations["test"].hypotheses)
+        self._run.write_hypotheses("valid", valid.hypotheses)
+        self._run.write_hypotheses("test", test.hypotheses)
         self._run.write_result(
             result_document(
                 self._config,
                 self._prepared,
                 self._trainer,
                 device=device_name(self._device),
-                valid=evaluations["valid"].scores,
-                test=evaluations["test"].scores,
+                valid=valid.scores,
+                test=test.scores,
             )
         )
         self._tell_status()
-        self._note(f"done: test BLEU {evaluations['test'].scores['bleu']:.1f}")
+        self._note(f"done: test BLEU {test.scores['bleu']:.1f}")
 
     # Telling.
 
@@ -258,7 +257,7 @@ def _load_corpus(config: RunConfig, directory: Path) -> Prepared:
     prepared = Prepared.load(directory)
     if config.data.digest and prepared.digest != config.data.digest:
         raise CheckError(
-            f"the prepared corpus changed: digest {prepared.digest[:12]}, the run was made for {config.data.digest[:12]}",
+            f"the prepared corpus changed: digest {prepared.digest[:12]}, not {config.data.digest[:12]}",
             where=str(directory),
             fix="put the old files back or start a new study",
         )

@@ -39,7 +39,7 @@ class Update:
     """False: loss or gradient was not finite and the parameters were left alone."""
 
 
-class Diverged(UserError):
+class DivergenceError(UserError):
     """Too many updates without a finite loss and gradient."""
 
 
@@ -77,7 +77,7 @@ class Trainer:
         """One update on an effective batch, accumulated over micro-batches if it must be.
 
         The loss is divided by the target tokens of the whole batch, so micro-batches of any size give the same
-        gradient. A non-finite loss or gradient leaves the parameters alone and counts as skipped; Diverged is raised
+        gradient. A non-finite loss or gradient leaves the parameters alone and counts as skipped; DivergenceError is raised
         when more than `train.max_skipped_steps` were.
         """
         started = time.perf_counter()
@@ -105,7 +105,7 @@ class Trainer:
         self._count(batch, applied)
         self.counters.seconds.train += time.perf_counter() - started
         if self.counters.skipped > train.max_skipped_steps:
-            raise Diverged(
+            raise DivergenceError(
                 f"{self.counters.skipped} updates had a non-finite loss or gradient, the last at step "
                 f"{self.counters.step + 1} (loss {loss}, gradient norm {norm})"
             )

@@ -1,0 +1,325 @@
+"""The report as a whole: one page that stands alone, says what happened, and hides nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reports_study import SIGNATURE, SyntheticStudy, full_study, tiny_config
+
+from reports.page import write_report
+from repro.config import TransformerConfig
+from repro.errors import CheckError
+
+STATES = {
+    ("A.h1", 2): ("failed", "out of memory at step 431"),
+    ("C.layers-third", 1): ("diverged", "loss is nan"),
+    ("D.dropout-0", 2): ("missing", ""),
+    ("scaling.off", 1): ("diverged", "loss is <inf> & more"),
+    ("scaling.off", 2): ("diverged", "loss is <inf> & more"),
+    ("E.learned", 2): ("stopped", "asked to stop"),
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = full_study(tmp_path_factory.mktemp("studies") / "demo_smoke", table="demo", seeds=(1, 2), states=STATES)
+    return made.path
+
+
+@pytest.fixture(scope="module")
+def page(study: Path) -> str:
+    return write_report(study).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(study: Path, page: str) -> str:
+    return (study / "report" / "report.md").read_text(encoding="utf-8")
+
+
+class Checker(HTMLParser):
+    """Every opened element is closed, and every id is there once."""
+
+    VOID = frozenset({"meta", "input", "br", "path", "use", "rect"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self._note(attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self._note(attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "text"):
+            self.words.append(data)
+
+    def _note(self, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src", "xlink:href"):
+                self.links.append(value or "")
+
+
+def read(page: str) -> Checker:
+    checker = Checker()
+    checker.feed(page)
+    checker.close()
+    return checker
+
+
+def words(page: str) -> str:
+    return " ".join(" ".join(read(page).words).split())
+
+
+def row_cells(page: str, variant: str) -> list[str]:
+    """The texts of one row of the main table."""
+    table = page[page.index('<section id="table">') :]
+    start = table.index(f'<a href="#row-{variant}">')
+    row = table[start : table.index("</tr>", start)]
+    return [re.sub(r"<[^>]+>", " ", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)]
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique(page: str) -> None:
+    checker = read(page)
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+
+
+def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
+    checker = read(page)
+    assert "script" not in checker.tags
+    assert "link" not in checker.tags
+    assert "img" not in checker.tags
+    for link in checker.links:
+        assert not link.startswith(("http:", "https:", "//", "data:"))
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+
+
+def test_every_link_inside_the_page_leads_somewhere(page: str) -> None:
+    checker = read(page)
+    assert {link[1:] for link in checker.links if link.startswith("#")} <= set(checker.ids)
+
+
+def test_every_row_leads_to_its_run_directories(study: Path, page: str) -> None:
+    links = {link for link in read(page).links if link.startswith("../runs/")}
+    present = {f"../runs/{path.name}/" for path in (study / "runs").iterdir()}
+    assert present <= links
+    assert all((study / "report" / link).is_dir() for link in present)
+
+
+def test_two_renderings_are_the_same_bytes(study: Path, page: str, tmp_path: Path) -> None:
+    first = {path.relative_to(study / "report"): path.read_bytes() for path in (study / "report").rglob("*.*")}
+    write_report(study)
+    second = {path.relative_to(study / "report"): path.read_bytes() for path in (study / "report").rglob("*.*")}
+    assert first == second
+    assert page.encode("utf-8") == second[Path("index.html")]
+
+
+def test_figures_also_stand_as_files(study: Path, page: str, text: str) -> None:
+    figures = {path.name for path in (study / "report" / "figures").iterdir()}
+    assert {"bleu-flops.svg", "difference.svg"} <= figures
+    assert len([name for name in figures if name.startswith("curves-steps-")]) >= 5
+    for name in re.findall(r"\]\(figures/([^)]+)\)", text):
+        assert name in figures
+
+
+def test_an_incomplete_row_never_shows_a_bare_mean(page: str) -> None:
+    cells = row_cells(page, "A.h1")
+    assert "1/2 seeds" in cells[11]
+    assert "1 failed" in cells[11]
+    for cell in cells[12:15]:  # perplexity, BLEU, difference
+        assert "1/2 seeds" in cell
+
+
+def test_a_row_without_a_finished_run_shows_its_state_and_no_number(page: str) -> None:
+    cells = row_cells(page, "scaling.off")
+    assert "0/2 seeds" in cells[11]
+    assert "2 diverged" in cells[11]
+    assert set(cells[12:14]) == {"–"}
+
+
+def test_reasons_of_unfinished_runs_are_told(page: str, text: str) -> None:
+    told = words(page)
+    for reason in ("out of memory at step 431", "loss is nan", "loss is <inf> & more", "asked to stop"):
+        assert reason in told
+    assert "loss is &lt;inf&gt; &amp; more" in text
+
+
+def test_the_summary_counts_what_finished_and_what_did_not(page: str) -> None:
+    assert "Of 18 runs 12 finished: 1 failed, 3 diverged, 1 stopped and 1 missing." in words(page)
+
+
+def test_the_summary_says_how_far_the_paper_is(page: str) -> None:
+    told = words(page)
+    assert "million parameters against 65 million" in told
+    assert "instead of WMT 2014 English-German" in told
+    assert "no significance test was made" in told
+
+
+def test_protocol_and_digests_are_printed(page: str, text: str) -> None:
+    assert SIGNATURE in words(page)
+    assert SIGNATURE.replace("|", r"\|").replace("_", r"\_") in text
+
+
+def test_the_smoke_language_has_its_section(page: str, text: str) -> None:
+    assert '<section id="smoke">' in page
+    assert "## The smoke language" in text
+
+
+def test_markdown_tables_have_as_many_cells_in_every_row(text: str) -> None:
+    widths: list[int] = []
+    for line in text.split("\n"):
+        if line.startswith("|"):
+            widths.append(len(re.findall(r"(?<!\\)\|", line)))
+        else:
+            assert len(set(widths)) <= 1
+            widths = []
+
+
+NASTY = 'H_1 50% & #2 <b>"x"</b> $y$ {z} हिन्दी | `q` *s*'
+
+
+@pytest.fixture(scope="module")
+def nasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("studies") / "a_b & <c> हिन्दी"
+    made = SyntheticStudy(path, base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.variant(NASTY, NASTY, NASTY, {"model.n_heads": 2})
+    made.run(tiny_config())
+    made.run(tiny_config(variant="nasty", model=TransformerConfig(n_layers=2, d_model=32, d_ff=64, n_heads=2)))
+    made.runs[-1]["variant"] = NASTY
+    broken = made.run(tiny_config(variant="nasty", seed=2), "failed", f"broken by {NASTY}\nand more")
+    made.runs[-1]["variant"] = NASTY
+    assert broken.path.is_dir()
+    yield made.write()
+
+
+def test_names_with_signs_and_hindi_survive(nasty: Path) -> None:
+    page = write_report(nasty).read_text(encoding="utf-8")
+    checker = read(page)
+    assert checker.open == []
+    assert "b" not in checker.tags
+    assert NASTY in words(page)
+    text = (nasty / "report" / "report.md").read_text(encoding="utf-8")
+    assert "<b>" not in text
+    assert "हिन्दी" in text
+    from xml.etree import ElementTree
+
+    for figure in (nasty / "report" / "figures").iterdir():
+        ElementTree.fromstring(figure.read_text(encoding="utf-8"))
+
+
+def test_a_study_without_a_finished_run_renders(tmp_path: Path) -> None:
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.run(tiny_config(), "missing")
+    made.run(tiny_config(seed=2), "running")
+    page = write_report(made.write()).read_text(encoding="utf-8")
+    made.close()
+    assert "No run has finished yet" in words(page)
+    assert "0/2 seeds" in words(page)
+    assert "running" in words(page)
+
+
+def test_a_study_that_nobody_has_begun_renders(tmp_path: Path) -> None:
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.run(tiny_config(), "missing")
+    page = write_report(made.write()).read_text(encoding="utf-8")
+    assert "No run has finished yet" in words(page)
+    assert row_cells(page, "base")[:3] == ["2", "32", "64"]
+
+
+def test_a_study_with_one_run_renders(tmp_path: Path) -> None:
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.run(tiny_config())
+    page = write_report(made.write()).read_text(encoding="utf-8")
+    assert "The one run finished." in words(page)
+    assert "luck of that seed" in words(page)
+
+
+def test_a_study_without_base_renders(tmp_path: Path) -> None:
+    made = full_study(tmp_path / "s", only=["A.h1", "A.h4"], seeds=(1,))
+    page = write_report(made.path).read_text(encoding="utf-8")
+    assert "The study has no base row" in words(page)
+
+
+def test_five_hundred_runs_render(tmp_path: Path) -> None:
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    configs = [tiny_config(variant="base", seed=seed) for seed in range(1, 6)]
+    for number in range(1, 100):
+        made.variant(f"A.n{number}", "AB"[number % 2], f"row {number}", {"model.d_ff": 64 + number})
+        model = TransformerConfig(n_layers=2, d_model=32, d_ff=64 + number, n_heads=4)
+        configs += [tiny_config(variant=f"A.n{number}", seed=seed, model=model) for seed in range(1, 6)]
+    for config in configs:
+        made.run(config)
+    page = write_report(made.write()).read_text(encoding="utf-8")
+    assert "All 500 runs finished." in words(page)
+
+
+def test_a_damaged_run_is_shown_as_unreadable(tmp_path: Path) -> None:
+    made = full_study(tmp_path / "s", table="positions", seeds=(1, 2))
+    (next((made.path / "runs").glob("positions.none-s2-*")) / "result.json").write_text("{", encoding="utf-8")
+    page = write_report(made.path).read_text(encoding="utf-8")
+    assert "unreadable" in words(page)
+    assert "1/2 seeds" in row_cells(page, "positions.none")[10]
+
+
+def test_the_report_can_go_elsewhere(study: Path, tmp_path: Path) -> None:
+    page = write_report(study, tmp_path / "out")
+    assert page == tmp_path / "out" / "index.html"
+    links = [link for link in read(page.read_text(encoding="utf-8")).links if "/runs/" in link]
+    assert any((page.parent / link).is_dir() for link in links)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"test": {"signatures": {"bleu": SIGNATURE.replace("13a", "intl")}}}, "tok:intl"),
+        ({"test": {"reference_sha256": "f" * 64}}, "references"),
+        ({"digests": {"vocabulary": "e" * 64}}, "perplexity"),
+    ],
+)
+def test_scores_that_do_not_compare_are_refused(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.run(tiny_config())
+    made.run(tiny_config(seed=2), "done", **change)
+    with pytest.raises(CheckError, match="cannot stand in one table") as refused:
+        write_report(made.write())
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckError, match="no study here"):
+        write_report(tmp_path)
+
+
+def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text('{"schema": 1, "study": "x"}', encoding="utf-8")
+    with pytest.raises(CheckError, match="not a study's plan"):
+        write_report(tmp_path)

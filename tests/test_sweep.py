@@ -1,0 +1,248 @@
+"""The sweep, with a real private Ray: retries, kills, interruptions, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sweep_driver import DIES_ONCE, DIVERGES, FAILS, SECONDS, pretended_study
+
+from ablations import cluster
+from ablations.cluster import available_cpus
+from ablations.study import Study, StudyRun
+from ablations.worker import Order, RunError, StopWatch, work
+from repro.runs import attempts
+from repro.runs.directory import Status
+from repro.runs.processes import Process
+
+TESTS = Path(__file__).parent
+PATIENCE = 120.0
+"""Seconds after which a test gives up waiting; never a statement about speed."""
+
+
+def wait_for(what: Callable[[], bool], told: str) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < ends, f"waited in vain: {told}"
+        time.sleep(0.1)
+
+
+class Driver:
+    """A sweep in a process of its own."""
+
+    def __init__(self, study: Path, only: list[str], seconds: float = 0.0) -> None:
+        environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        self.study = study
+        self.process = subprocess.Popen(
+            [sys.executable, str(TESTS / "sweep_driver.py"), str(study), ",".join(only), str(seconds)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def running(self) -> list[int]:
+        """Process ids of the runs' owners, as the run directories tell."""
+        if not (self.study / "study.json").is_file():
+            return []
+        found = [run.directory.status() for run in Study.load(self.study).runs if run.path.is_dir()]
+        return [status.pid for status in found if status.state == "running"]
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output."""
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[Driver]]:
+    """Drivers put in here are ended with the test."""
+    started: list[Driver] = []
+    yield started
+    for driver in started:
+        if driver.process.poll() is None:
+            driver.process.kill()
+            driver.process.communicate()
+
+
+def states(study: Path) -> dict[str, Status]:
+    return {run.variant: run.directory.status() for run in Study.load(study).runs}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def test_a_failing_and_a_dying_run_end_no_other_one(tmp_path: Path, drivers: list[Driver]) -> None:
+    only = ["base", FAILS, DIES_ONCE, DIVERGES, "C.ff-half"]
+    drivers.append(Driver(tmp_path, only))
+    code, output = drivers[0].end()
+    found = states(tmp_path)
+    assert {variant: status.state for variant, status in found.items()} == {
+        "base": "done",
+        FAILS: "failed",
+        DIES_ONCE: "done",
+        DIVERGES: "diverged",
+        "C.ff-half": "done",
+    }
+    assert {variant: status.attempt for variant, status in found.items()} == {
+        "base": 1,
+        FAILS: 1 + cluster.RETRIES,
+        DIES_ONCE: 2,
+        DIVERGES: 1,
+        "C.ff-half": 1,
+    }
+    assert found[FAILS].reason == "no luck"
+    assert code == 1
+    assert f"{FAILS} seed 1: failed, step 3 (no luck)" in output
+    assert "Traceback" not in output
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith((".ray", ".stop"))]
+
+
+def test_a_killed_driver_takes_its_workers_along_and_the_same_command_goes_on(
+    tmp_path: Path, drivers: list[Driver]
+) -> None:
+    only = ["base", "C.ff-half", "C.ff-double"]
+    drivers.append(Driver(tmp_path, only, seconds=600))
+    wait_for(lambda: len(drivers[0].running()) == 2, "two runs at work")
+    workers = drivers[0].running()
+    drivers[0].process.kill()
+    drivers[0].process.communicate()
+    wait_for(lambda: not any(alive(pid) for pid in workers), "workers end with their driver")
+    assert {status.state for status in states(tmp_path).values()} == {"stopped", "planned"}
+
+    drivers.append(Driver(tmp_path, only, seconds=600))
+    wait_for(lambda: len(drivers[1].running()) == 2, "two runs taken over")
+    drivers[1].process.send_signal(signal.SIGINT)
+    code, output = drivers[1].end()
+    assert code == 1
+    assert "runs save and stop" in output
+    found = states(tmp_path).values()
+    assert sorted((status.state, status.reason) for status in found) == [
+        ("planned", ""),
+        ("stopped", "asked to stop"),
+        ("stopped", "asked to stop"),
+    ]
+
+    drivers.append(Driver(tmp_path, only))
+    code, output = drivers[2].end()
+    assert (code, "ray imported: True" in output) == (0, True)
+    assert {status.state for status in states(tmp_path).values()} == {"done"}
+
+    drivers.append(Driver(tmp_path, only))
+    code, output = drivers[3].end()
+    assert (code, "ray imported: False" in output) == (0, True)
+    assert sorted(status.attempt for status in states(tmp_path).values()) == [1, 3, 3]
+
+
+def test_two_sweeps_of_one_study_share_its_runs(tmp_path: Path, drivers: list[Driver]) -> None:
+    only = ["base", "C.ff-half", "C.ff-double", "D.dropout-0"]
+    drivers.append(Driver(tmp_path, only, seconds=4))
+    wait_for(lambda: len(drivers[0].running()) == 2, "the first sweep at work")
+    drivers.append(Driver(tmp_path, only, seconds=4))
+    assert [driver.end()[0] for driver in drivers] == [0, 0]
+    found = states(tmp_path).values()
+    assert [status.state for status in found] == ["done"] * 4
+    assert [status.attempt for status in found] == [1] * 4
+
+
+# The worker's side, without Ray.
+
+
+def order(run: StudyRun, tmp_path: Path, driver: Process | None = None) -> Order:
+    return Order(
+        run=str(run.path),
+        stop=str(tmp_path / "stop"),
+        driver=(driver or Process.current()).document(),
+        execute="sweep_driver:pretend",
+    )
+
+
+def test_a_failed_run_is_told_to_ray_as_an_error(tmp_path: Path) -> None:
+    _, asked = pretended_study(tmp_path, [FAILS])
+    with pytest.raises(RunError, match="no luck"):
+        work(order(asked[0], tmp_path))
+
+
+def test_a_run_that_another_process_works_on_is_left_alone(tmp_path: Path) -> None:
+    _, asked = pretended_study(tmp_path, ["base"])
+    with attempts.claim(asked[0].directory):  # type: ignore[union-attr]
+        assert work(order(asked[0], tmp_path))["state"] == "running"
+    assert work(order(asked[0], tmp_path))["state"] == "done"
+    assert [claim.number for claim in attempts.claims(asked[0].directory)] == [1, 2]
+
+
+def test_no_run_begins_once_the_sweep_is_to_end(tmp_path: Path) -> None:
+    _, asked = pretended_study(tmp_path, ["base"])
+    (tmp_path / "stop").touch()
+    assert work(order(asked[0], tmp_path))["state"] == "stopped"
+    assert not attempts.claims(asked[0].directory)
+
+
+def test_a_run_stops_when_its_driver_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECONDS, "600")
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    stat = Path(f"/proc/{gone.pid}/stat").read_text().rpartition(")")[2].split()
+    here = Process.current().document()
+    driver = Process.read(here | {"pid": gone.pid, "start": stat[19]})
+    gone.communicate()
+    _, asked = pretended_study(tmp_path, ["base"])
+    assert work(order(asked[0], tmp_path, driver)) == {"state": "stopped", "reason": "asked to stop"}
+
+
+def test_a_stop_watch_sees_the_stop_file(tmp_path: Path) -> None:
+    _, asked = pretended_study(tmp_path, ["base"])
+    with StopWatch(order(asked[0], tmp_path)) as watch:
+        assert not watch.asked()
+        (tmp_path / "stop").touch()
+        wait_for(watch.asked, "the stop file is seen")
+
+
+# What Ray is given.
+
+
+def test_the_cpus_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(cluster, "CPU_QUOTA", Path("/nonexistent"))
+    assert available_cpus() == 6
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    assert available_cpus() == 3
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "")
+    assert available_cpus() == 6
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [("max 100000", 6), ("250000 100000", 2), ("50000 100000", 1)])
+def test_a_containers_share_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cpus: int) -> None:
+    for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "cpu.max").write_text(quota + "\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(cluster, "CPU_QUOTA", tmp_path / "cpu.max")
+    assert available_cpus() == cpus
+
+
+def test_what_a_killed_sweep_left_in_tmp_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PRIVATE_ROOT", tmp_path)
+    here = Process.current().document()
+    for name, owner in (("dead", here | {"start": "1"}), ("alive", here), ("elsewhere", here | {"host": "other"})):
+        (tmp_path / f"ablate-{name}").mkdir()
+        (tmp_path / f"ablate-{name}" / "owner.json").write_text(json.dumps(owner))
+    new = cluster.private_directory()
+    assert {path.name for path in tmp_path.iterdir()} == {"ablate-alive", "ablate-elsewhere", new.name}
+
+
+def test_an_address_where_no_ray_answers_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckError, match=r"--address 127\.0\.0\.1:1: nobody answers"):
+        Cluster(Resources(address="127.0.0.1:1"), wants_gpu=False, scratch=tmp_path).__enter__()
