@@ -11,9 +11,10 @@ from ablations.corpora import prepare_for
 from ablations.progress import Teller
 from ablations.selection import Selection
 from ablations.status import Look, in_words, look, table
-from ablations.study import Data, Study, StudyRun, default_path, open_study
+from ablations.study import PLAN, Data, Study, StudyRun, default_path, open_study
 from ablations.sweep import Outcome, sweep
 from ablations.worker import EXECUTE
+from repro.config import DataConfig
 from repro.errors import UserError
 
 
@@ -31,15 +32,15 @@ def conduct(
 
     `path`: the study's directory; None: under `studies/`. `source`: the corpus's text, if it is not prepared.
     """
-    data = selection.base.data
-    prepared = prepare_for(data, source=source)
+    data, path = selection.base.data, path or default_path(selection)
+    prepared = prepare_for(data, source=source, known=_known_data(path, data))
     corpus = Data(
         corpus=data.corpus,
         directory=prepared.directory,
         digest=prepared.digest,
         vocabulary_size=data.vocabulary_size,
     )
-    study, asked = open_study(path or default_path(selection), selection, seeds, corpus)
+    study, asked = open_study(path, selection, seeds, corpus)
     looks = [look(run) for run in asked]
     _tell_what_is_left(study, looks, teller)
     if all(found.finished for found in looks):
@@ -51,6 +52,15 @@ def conduct(
             outcome = sweep(study, asked, resources, teller, wants_gpu=selection.scale.gpu, execute=execute)
             _write_report(study, teller)
     return _sum_up(study, outcome, teller)
+
+
+def _known_data(path: Path, data: DataConfig) -> Path | None:
+    """Where the study in `path` has its corpus, if there is one and it is the corpus asked for."""
+    if not (path / PLAN).is_file():
+        return None
+    theirs = Study.load(path).data
+    same = (theirs.corpus, theirs.vocabulary_size) == (data.corpus, data.vocabulary_size)
+    return theirs.directory if same else None
 
 
 def _tell_what_is_left(study: Study, looks: Sequence[Look], teller: Teller) -> None:

@@ -18,6 +18,9 @@ from reports.measures import Measure, bleu_on_test, difference, measure, train_f
 from reports.paper import Paper
 from reports.records import BASE, Study, Variant
 
+_MOST_LABELS = 40
+"""More than these on one scatter plot cannot be read; the most important points are labelled."""
+
 OURS, PUBLISHED = SERIES[0], SERIES[1]
 
 
@@ -131,7 +134,7 @@ def _draw_cost(points: Sequence[_Point], span: Window, name: str, label: str, wi
     places = [_pixels(axes, point.flops, span.clip(point.mean)) for point in important]
     texts = [
         printable(point.variant if span.inside(point.mean) else f"{point.variant}  {fixed(point.mean, 1)}")
-        for point in important
+        for point in important[:_MOST_LABELS]
     ]
     box = axes.get_window_extent()
     for text in place(places, texts, size=FONT_SIZE - 1, frame=(box.x0, box.y0 + 2, box.x1, box.y1)):

@@ -47,14 +47,14 @@ def place(
     size: float,
     frame: tuple[float, float, float, float],
 ) -> list[Label]:
-    """Labels for `points` (pixels), most important first, inside `frame` (left, bottom, right, top).
+    """Labels for the first of `points` (pixels), most important first, inside `frame` (left, bottom, right, top).
 
     Those that find no free place are left out. The same points give the same places.
     """
     border = _Box(*frame)
     taken = [_Box(x - 5, y - 5, x + 5, y + 5) for x, y in points]
     labels: list[Label] = []
-    for point, text in zip(points, texts, strict=True):
+    for point, text in zip(points, texts, strict=False):
         found = _free_place(point, text, size, border, taken)
         if found is not None:
             label, box = found

@@ -189,6 +189,8 @@ class _Builder:
         """Changes without a column of their own: "norm pre, max_positions 512"."""
         shown = {setting.key for setting in self.settings} | {"train.budget", "train.budget_unit", "model.family"}
         others = [(key, value) for key, value in variant.changes.items() if key not in shown and value is not None]
+        if "model.family" in variant.changes:  # its sizes have other names: they stand with its runs
+            others = [(key, value) for key, value in others if not key.startswith("model.")]
         texts = [f"{key.rsplit('.', 1)[-1]} {plain(value)}" for key, value in others]
         twins = {run.same_as for run in self.study.by_variant[variant.id]} - {None}
         if twins:

@@ -53,13 +53,13 @@ class SyntheticStudy:
     def run(self, config: RunConfig, state: str = "done", reason: str = "", **overrides: Any) -> RunDirectory:
         """Plan one run and bring it to `state`; `overrides` replace entries of its result."""
         config = config.resolved()
-        id = config.run_id()
-        twin = next((run for run in self.runs if run["hash"] == config.hash()), None)
+        id, digest = config.run_id(), config.hash()
+        twin = next((run for run in self.runs if run["hash"] == digest), None)
         entry = {
             "id": id,
             "variant": config.variant,
             "seed": config.seed,
-            "hash": config.hash(),
+            "hash": digest,
             "directory": f"runs/{id}",
         }
         if twin is not None:

@@ -77,7 +77,6 @@ def test_the_compound_protocol_counts_moses_tokens_and_the_parts_of_compounds():
     right = [(7, 8), (5, 7), (3, 6), (1, 5)]
     expected = 100 * math.exp(sum(math.log(a / b) for a, b in right) / 4)
     assert found["bleu_compound"] == pytest.approx(expected)
-    assert found["bleu_compound"] > found["bleu"]
     assert "moses-de" in found["signatures"]["bleu_compound"]
     assert "sacremoses:" in found["signatures"]["bleu_compound"]
     assert found["unavailable"] == {}

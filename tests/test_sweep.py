@@ -15,9 +15,10 @@ import pytest
 from sweep_driver import DIES_ONCE, DIVERGES, FAILS, SECONDS, pretended_study
 
 from ablations import cluster
-from ablations.cluster import available_cpus
+from ablations.cluster import Cluster, Resources, available_cpus
 from ablations.study import Study, StudyRun
 from ablations.worker import Order, RunError, StopWatch, work
+from repro.errors import CheckError
 from repro.runs import attempts
 from repro.runs.directory import Status
 from repro.runs.processes import Process
@@ -52,7 +53,7 @@ class Driver:
         """Process ids of the runs' owners, as the run directories tell."""
         if not (self.study / "study.json").is_file():
             return []
-        found = [run.directory.status() for run in Study.load(self.study).runs if run.path.is_dir()]
+        found = [run.directory.status() for run in Study.load(self.study).runs if (run.path / "config.json").is_file()]
         return [status.pid for status in found if status.state == "running"]
 
     def end(self) -> tuple[int, str]:

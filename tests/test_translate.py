@@ -88,6 +88,8 @@ def test_lines_longer_than_learned_positions_are_refused_before_anything_is_deco
         translate_lines(model, Words(), lines, DecodeConfig())
     assert "line 4 and 1 more: 7 pieces with the end mark" in str(refusal.value)
     assert "model.max_positions" in str(refusal.value)
+    with pytest.raises(CheckError, match="line 1004 and 1 more"):
+        translate_lines(model, Words(), lines, DecodeConfig(), first_line=1001)
     assert model.states == []
     assert translate_lines(model, Words(), lines[:3], DecodeConfig()).lines == ["w5", "w5", ""]
 

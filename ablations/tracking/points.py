@@ -93,16 +93,18 @@ _SO_FAR = frozenset(_FINAL.values())
 
 
 def final_points(result: Mapping[str, Any], curves: set[str], milliseconds: int) -> list[Point]:
-    """The flat metrics of a finished run, at its last step.
+    """The flat metrics of a finished run. `curves` are the metrics that metrics.jsonl holds.
 
-    `curves` are the metrics that metrics.jsonl holds. A score that has a curve of its own (validation BLEU, decoded
-    greedily while training) and the same score of the finished model (decoded by beam search) are two things: the
-    latter then stands under `valid_final/bleu`.
+    A metric without a curve stands at step 0: the pages then show it as a bar, not as a curve of one point. A total
+    with a curve gets its last point. A score that has a curve (validation BLEU, decoded greedily while training) and
+    that of the finished model (decoded by beam search) are two things: the latter stands under `valid_final/bleu`.
     """
-    step = int(result["steps"])
     points = []
     for key, value in _final_values(result):
-        if key in curves and key not in _SO_FAR:
+        step = 0
+        if key in curves and key in _SO_FAR:
+            step = int(result["steps"])
+        elif key in curves:
             part, _, rest = key.partition("/")
             key = f"{part}_final/{rest}"
         points.append(Point(key=key, step=step, value=float(value), milliseconds=milliseconds))

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ablations.study import StudyRun
 from ablations.tracking.names import LONGEST_TAG, cut
+from ablations.tracking.pages import view_tag
 from ablations.tracking.points import Point, Tail, final_points
-from ablations.tracking.records import FILES, MLFLOW_STATE, PARENT, RunRecord, StudyRecord, short_digests
+from ablations.tracking.records import FILES, MLFLOW_STATE, NOTE, PARENT, RunRecord, StudyRecord, short_digests
 from ablations.tracking.report import SyncReport
 from ablations.tracking.server import Server, Tracked, is_parent, run_id_of
 from ablations.tracking.summary import summary_points
@@ -46,7 +47,7 @@ class Projection:
         self._server, self._full = server, full
         self._children: dict[str, _Child] = {}
         description = f"Runs of the table `{record.study.table}` at the scale `{record.study.scale}`."
-        self.experiment = server.experiment(record.experiment, {"mlflow.note.content": description})
+        self.experiment = server.experiment(record.experiment, dict([view_tag(record), (NOTE, description)]))
         self.parent = self.reconcile()
 
     def reconcile(self) -> Tracked:
@@ -115,7 +116,7 @@ class Projection:
         was = tracked.status
         # The status last: a child that stands as FINISHED is complete.
         news.append(server.send_state(tracked, MLFLOW_STATE[record.status.state], record.ended))
-        self.report.closed += was == "RUNNING" and record.status.state == "stopped"
+        self.report.closed += not made and was == "RUNNING" and record.status.state == "stopped"
         self.report.runs_new += made
         self.report.runs_changed += not made and any(news)
         self.report.runs_same += not made and not any(news)

@@ -26,6 +26,8 @@ CREATED = "ablate.created"
 FILES = "ablate.files"
 """Which artifacts were stored, with the beginnings of their digests."""
 PARENT = "mlflow.parentRunId"
+NOTE = "mlflow.note.content"
+"""Markdown that the pages show as a run's description."""
 
 MLFLOW_STATE = {
     "running": "RUNNING",
@@ -109,8 +111,17 @@ class StudyRecord:
             "corpus_digest": self.study.data.digest,
             "directory": str(self.study.path.resolve()),
             "version": text_of(document.get("version")),
+            NOTE: self._note(),
         }
         return {name: cut(value, LONGEST_TAG) for name, value in tags.items()}
+
+    def _note(self) -> str:
+        seeds = text_of(self.study.document.get("seeds", []))
+        return (
+            f"Study `{self.study.name}`: table `{self.study.table}` at scale `{self.study.scale}`, "
+            f"{len(self.variants)} variants, seeds {seeds}. Its runs are the child runs; this is a copy of what "
+            f"stands in `{self.study.path.resolve()}`, brought up to date by `ablate sync`."
+        )
 
     def files(self) -> dict[str, Path]:
         """The artifacts of the parent: the plan and the report, by their names there."""
@@ -208,7 +219,8 @@ class RunRecord:
             "same_as_variant": " ".join(self.study.twins.get(self.run.id, [])),
             "group": variant.get("group"),
             "title": variant.get("title"),
-            "changes": ", ".join(f"{key.rpartition('.')[2]} {text_of(value)}" for key, value in changes.items()),
+            "changes": _in_words(changes),
+            NOTE: f"{variant.get('title', self.run.variant)}. Changed from base: {_in_words(changes) or 'nothing'}.",
             "seed": self.run.seed,
             "attempt": self.status.attempt,
             "state": self.status.state,
@@ -280,6 +292,10 @@ def _stamp(paths: Iterable[Path]) -> str:
 
 
 _NOTHING = _stamp([])
+
+
+def _in_words(changes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {text_of(value)}" for key, value in changes.items())
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -101,7 +101,7 @@ class Server:
 
     def create(self, experiment: str, name: str, tags: Mapping[str, str], started: int) -> Tracked:
         """A new run with the tags it is found by, in one request."""
-        stamped = {**tags, CREATED: f"{time.time():.3f}"}
+        stamped = {name: value for name, value in tags.items() if value} | {CREATED: f"{time.time():.3f}"}
         with self._plainly():
             return _tracked(self._client.create_run(experiment, start_time=started, tags=stamped, run_name=name))
 

@@ -19,8 +19,8 @@ def memory_bytes(config: ModelConfig, vocabulary_size: int, train: TrainConfig) 
 
     16 bytes a parameter (value, gradient and Adam's two moments in fp32), 2 more where products run in bf16 (the copy
     that autocast keeps); for each position of a micro-batch what the backward pass needs again (`_transformer`); twice
-    the widest layer's outputs, for the gradients in flight; the loss's two buffers of logits. What the framework
-    itself takes (about 0.5 GB on a GPU) is left out.
+    the widest layer's outputs, for the gradients in flight; the loss's two buffers of logits. Precision "auto" counts
+    as fp32, the larger. What the framework itself takes (about 0.5 GB on a GPU) is left out.
     """
     low = train.precision == "bf16"
     product = 2 if low else 4

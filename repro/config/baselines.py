@@ -6,7 +6,7 @@ layer's side of the network, so that a learning-rate factor carries over between
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from repro.errors import UsageError
@@ -189,3 +189,46 @@ def _tie(tied: bool, d_embedding: int, d_out: int) -> None:
             where="model",
             fix="make the two widths equal or untie",
         )
+
+
+def small(family: BaselineFamily) -> BaselineConfig:
+    """The family's shape below the paper's scale: the depths of its common small-data reproductions, one matrix for
+    source, target and softmax as in the Transformer beside it, and widths that `repro.accounting.sizing` replaces."""
+    match family:
+        case "lstm":
+            return LstmConfig(n_layers=2, d_embedding=256, d_hidden=256, dropout=0.2, tied_embeddings=True)
+        case "lstm-attention":
+            return LstmAttentionConfig(
+                d_embedding=256, d_hidden=256, d_attention=256, d_out=256, dropout=0.2, tied_embeddings=True
+            )
+        case "gnmt":
+            return GnmtConfig(n_layers=4, d_embedding=256, d_hidden=256, d_attention=256, tied_embeddings=True)
+        case "convs2s":
+            layer = (256, 3)
+            return ConvS2SConfig(
+                d_embedding=256, encoder=(layer,) * 4, decoder=(layer,) * 3, d_out=256, tied_embeddings=True
+            )
+
+
+def resized(config: BaselineConfig, *, d_hidden: int, d_embedding: int) -> BaselineConfig:
+    """`config` with other widths. Attention is as wide as the hidden states; a maxout layer and the states below the
+    softmax are as wide as the vectors where these are tied, and keep their ratio to `d_hidden` where not; so do the
+    widths of convolutions, of which `d_hidden` is the first of the encoder."""
+    match config.family:
+        case "lstm":
+            return replace(config, d_hidden=d_hidden, d_embedding=d_embedding)
+        case "lstm-attention":
+            d_out = d_embedding if config.tied_embeddings else _share(config.d_out, d_hidden, config.d_hidden)
+            return replace(config, d_hidden=d_hidden, d_embedding=d_embedding, d_attention=d_hidden, d_out=d_out)
+        case "gnmt":
+            return replace(config, d_hidden=d_hidden, d_embedding=d_embedding, d_attention=d_hidden)
+        case "convs2s":
+            first = config.encoder[0][0]
+            encoder = tuple((_share(width, d_hidden, first), kernel) for width, kernel in config.encoder)
+            decoder = tuple((_share(width, d_hidden, first), kernel) for width, kernel in config.decoder)
+            d_out = d_embedding if config.tied_embeddings else _share(config.d_out, d_hidden, first)
+            return replace(config, encoder=encoder, decoder=decoder, d_embedding=d_embedding, d_out=d_out)
+
+
+def _share(width: int, new: int, old: int) -> int:
+    return max(1, round(width * new / old))

@@ -66,7 +66,9 @@ class TrainConfig:
     checkpoint_seconds: float = 60.0
     """Least training time between two checkpoints; stretched so that saving stays under 2 % of training."""
     average_checkpoints: int = 0
-    """Weights averaged over the last n evaluations before testing; 0: off, as in Table 3."""
+    """Weights averaged over n evaluations before testing; 0: off, as in Table 3."""
+    average_select: Literal["last", "best"] = "last"
+    """Which evaluations are averaged: the last ones, or those with the least validation perplexity."""
     max_skipped_steps: int = 20
     """Updates with a non-finite loss or gradient that are skipped before the run ends as diverged."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # text and vocabulary use the four numbers without waiting seconds for torch
+    import torch
+    from torch import Tensor
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 """Padding, unknown, start mark and end mark."""

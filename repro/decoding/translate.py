@@ -60,16 +60,18 @@ def translate_lines(
     config: DecodeConfig,
     *,
     device: torch.device | str = "cpu",
+    first_line: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Translations:
     """Translate `lines` with `model`, which is on `device`; a blank line gives an empty line.
 
     A line of more pieces, with its end mark, than `model.max_positions` raises CheckError before anything is
-    translated. `progress` is told lines done and lines in all.
+    translated; its number counts from `first_line`, for text that comes in parts. `progress` is told lines done and
+    lines in all.
     """
     encoded = vocabulary.encode(list(lines))
     sources = [[] if is_blank(line) else pieces for line, pieces in zip(lines, encoded, strict=True)]
-    _refuse_too_long(sources, model.max_positions)
+    _refuse_too_long(sources, model.max_positions, first_line)
     filled = [number for number, pieces in enumerate(sources) if pieces]
     found: list[Hypothesis | None] = [None] * len(sources)
     texts = [""] * len(sources)
@@ -124,14 +126,14 @@ def _pad(sources: Sequence[Sequence[int]]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
 
-def _refuse_too_long(sources: Sequence[Sequence[int]], max_positions: int | None) -> None:
+def _refuse_too_long(sources: Sequence[Sequence[int]], max_positions: int | None, first_line: int) -> None:
     if max_positions is None:
         return
-    long = [number for number, pieces in enumerate(sources, start=1) if len(pieces) + 1 > max_positions]
+    long = [index for index, pieces in enumerate(sources) if len(pieces) + 1 > max_positions]
     if long:
         others = f" and {len(long) - 1} more" if len(long) > 1 else ""
         raise CheckError(
-            f"{len(sources[long[0] - 1]) + 1} pieces with the end mark, learned positions end at {max_positions}",
-            where=f"line {long[0]}{others}",
+            f"{len(sources[long[0]]) + 1} pieces with the end mark, learned positions end at {max_positions}",
+            where=f"line {first_line + long[0]}{others}",
             fix="shorten or split it, or train with a larger model.max_positions",
         )

@@ -14,7 +14,7 @@ from repro.errors import CheckError
 Layout = Literal["interleaved", "concatenated"]
 
 
-def sinusoids(length: int, d_model: int, layout: Layout = "interleaved", device: torch.device | None = None) -> Tensor:
+def sinusoids(length: int, d_model: int, layout: Layout = "interleaved") -> Tensor:
     """Rows of sines and cosines for positions 0 .. length - 1, float32 [length, d_model]; `d_model` is even.
 
     `interleaved` is the paper's text: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) the cosine.
@@ -22,10 +22,10 @@ def sinusoids(length: int, d_model: int, layout: Layout = "interleaved", device:
     i / (d_model / 2 - 1), so that the slowest wave is exactly 10000 times slower than the first.
     """
     half = d_model // 2
-    index = torch.arange(half, dtype=torch.float64, device=device)
+    index = torch.arange(half, dtype=torch.float64)
     exponent = 2 * index / d_model if layout == "interleaved" else index / max(half - 1, 1)
     # Angles in double precision: in single precision position 10 000 is already off by 1e-3.
-    angles = torch.arange(length, dtype=torch.float64, device=device)[:, None] * torch.exp(-math.log(1e4) * exponent)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * torch.exp(-math.log(1e4) * exponent)
     if layout == "interleaved":
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
     return torch.cat((angles.sin(), angles.cos()), dim=-1).float()
@@ -45,7 +45,7 @@ class SinusoidalPositions(nn.Module):
         if self._table is None or self._table.shape[0] < end or self._table.device != vectors.device:
             # A table first needed while decoding must serve training too.
             with torch.inference_mode(False):
-                self._table = sinusoids(max(256, 2 * end), self.d_model, self.layout, vectors.device)
+                self._table = sinusoids(max(256, 2 * end), self.d_model, self.layout).to(vectors.device)
         return self._table[start:end]
 
 

@@ -21,6 +21,7 @@ from repro.training import checkpoint
 from repro.training.counters import Counters
 from repro.training.device import choose_device, device_name, set_up_process
 from repro.training.evaluation import Evaluation, evaluate, greedy
+from repro.training.snapshots import Snapshots
 from repro.training.trainer import Trainer, Update
 from repro.training.window import Window
 
@@ -55,6 +56,8 @@ class Session:
             scale=self._config.scale,
             seed=self._config.seed,
         )
+        train = self._config.train
+        self._snapshots = Snapshots(run.checkpoints, train.average_checkpoints, train.average_select)
         self._saved_at = 0.0
         self._saving_seconds = 0.0
         self._status_at = 0.0
@@ -179,6 +182,7 @@ class Session:
             "none": None,
         }[self._config.train.valid_decode]
         scores = self._score("valid", decode).scores
+        self._snapshots.add(self._counters.step, scores["perplexity"], self._trainer.weights())
         names = ("perplexity", "bleu", "chrf")
         self._log({f"valid/{name}": scores[name] for name in names if scores.get(name) is not None})
         told = f"valid perplexity {scores['perplexity']:.2f}"
@@ -198,6 +202,9 @@ class Session:
     # The end.
 
     def _finish(self) -> None:
+        averaged = self._snapshots.average()
+        if averaged is not None:
+            self._trainer.load_weights(averaged)
         valid = self._score("valid", self._config.decode)
         self._tell_status()
         test = self._score("test", self._config.decode)

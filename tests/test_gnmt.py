@@ -1,0 +1,95 @@
+"""The two LSTMs with attention, against their papers' equations composed from torch's own modules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from baseline_toys import CONFIGS, sources, targets, toy
+from torch import Tensor, nn
+
+from repro.config.baselines import GnmtConfig
+from repro.data.pieces import PAD
+from repro.errors import UsageError
+from repro.models.additive import AdditiveAttention
+from repro.models.gnmt import Gnmt
+from repro.models.lstm_attention import LstmAttention
+from repro.models.recurrent import BidirectionalLayer, LstmLayer
+
+torch.set_num_threads(1)
+LENGTHS = [4, 9, 1, 7]
+
+
+def run(layer: nn.Module, x: Tensor, h: Tensor | None = None) -> Tensor:
+    """torch's LSTMCell, step by step over `x` [length, d_in] of one sentence, with our layer's weights."""
+    assert isinstance(layer, LstmLayer)
+    cell = nn.LSTMCell(layer.lstm.input_size, layer.lstm.hidden_size)
+    for name, parameter in cell.named_parameters():
+        parameter.data.copy_(getattr(layer.lstm, f"{name}_l0").data)
+    state = (torch.zeros(layer.lstm.hidden_size) if h is None else h, torch.zeros(layer.lstm.hidden_size))
+    outputs = []
+    for step in x:
+        state = cell(step, state)
+        outputs.append(state[0])
+    return torch.stack(outputs)
+
+
+def both_ways(layer: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(layer, BidirectionalLayer)
+    return torch.cat((run(layer.forwards, x), run(layer.backwards, x.flip(0)).flip(0)), -1)
+
+
+def contexts(attention: AdditiveAttention, queries: Tensor, values: Tensor) -> Tensor:
+    hidden = torch.tanh(attention.query(queries)[:, None] + attention.key(values)[None])
+    return torch.softmax(hidden @ attention.score, -1) @ values
+
+
+def test_gnmt_equals_its_equations_on_each_sentence_alone() -> None:
+    model = toy("gnmt")
+    assert isinstance(model, Gnmt)
+    src, tgt_in = sources(LENGTHS), targets(4, 6)
+    hidden = model(src, src != PAD, tgt_in)
+    for row, length in enumerate(LENGTHS):
+        x = both_ways(model.encoder_first, model.embeddings.source(src[row, :length]))
+        x = run(model.encoder_later[0], x)
+        for layer in list(model.encoder_later)[1:]:
+            x = x + run(layer, x)
+        y = run(model.decoder_first, model.embeddings.target(tgt_in[row]))
+        context = contexts(model.attention, y, x)
+        y = run(model.decoder_later[0], torch.cat((y, context), -1))
+        for layer in list(model.decoder_later)[1:]:
+            y = y + run(layer, torch.cat((y, context), -1))
+        torch.testing.assert_close(hidden[row], y, atol=1e-5, rtol=1e-4)
+
+
+def test_the_attentive_lstm_equals_its_equations_on_each_sentence_alone() -> None:
+    model = toy("lstm-attention")
+    assert isinstance(model, LstmAttention)
+    src, tgt_in = sources(LENGTHS), targets(4, 6)
+    hidden = model(src, src != PAD, tgt_in)
+    for row, length in enumerate(LENGTHS):
+        x = model.embeddings.source(src[row, :length])
+        for layer in model.encoder:
+            x = both_ways(layer, x)
+        starts = torch.tanh(model.bridge(x[0, 24:])).chunk(2)
+        embedded = model.embeddings.target(tgt_in[row])
+        y = run(model.first, embedded, starts[0])
+        context = contexts(model.attention, y, x)
+        y = run(model.later[0], torch.cat((y, context), -1), starts[1])
+        units = model.maxout(torch.cat((y, context, embedded), -1)).view(6, 2, 12)
+        torch.testing.assert_close(hidden[row], units.max(1).values, atol=1e-5, rtol=1e-4)
+
+
+def test_gnmt_starts_from_plus_minus_a_tenth() -> None:
+    everything = torch.cat([parameter.detach().flatten() for parameter in toy("gnmt", spread=False).parameters()])
+    assert 0.0999 < float(everything.max()) <= 0.1
+    assert abs(float(everything.std()) - 0.1 / 3**0.5) < 1e-3
+
+
+def test_gnmt_with_one_layer_is_refused() -> None:
+    with pytest.raises(UsageError, match="2 or more"):
+        GnmtConfig(n_layers=1)
+
+
+def test_dropout_of_gnmt_is_that_of_its_paper() -> None:
+    assert GnmtConfig().dropout == 0.2
+    assert CONFIGS["gnmt"].dropout == 0.0
