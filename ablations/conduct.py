@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ablations.cluster import Resources
-from ablations.corpora import prepare_for
+from ablations.corpora import check_corpus, prepare_for
 from ablations.progress import Teller
 from ablations.selection import Selection
 from ablations.status import Look, in_words, look, table
 from ablations.study import PLAN, Data, Study, StudyRun, default_path, open_study
 from ablations.sweep import Outcome, sweep
 from ablations.worker import EXECUTE
-from repro.config import DataConfig
 from repro.errors import UserError
+
+REPORT = Path("report", "index.html")
+"""The report's page, in a study."""
 
 
 def conduct(
@@ -32,15 +34,9 @@ def conduct(
 
     `path`: the study's directory; None: under `studies/`. `source`: the corpus's text, if it is not prepared.
     """
-    data, path = selection.base.data, path or default_path(selection)
-    prepared = prepare_for(data, source=source, known=_known_data(path, data))
-    corpus = Data(
-        corpus=data.corpus,
-        directory=prepared.directory,
-        digest=prepared.digest,
-        vocabulary_size=data.vocabulary_size,
-    )
-    study, asked = open_study(path, selection, seeds, corpus)
+    path = path or default_path(selection)
+    data = _data_of(path, selection, source) or _prepared(selection, source, teller)
+    study, asked = open_study(path, selection, seeds, data)
     looks = [look(run) for run in asked]
     _tell_what_is_left(study, looks, teller)
     if all(found.finished for found in looks):
@@ -48,19 +44,34 @@ def conduct(
         _write_report(study, teller)
         _track_again(study, teller)
     else:
+        check_corpus(data.directory, data.digest)
         with _tracked(study, teller):
             outcome = sweep(study, asked, resources, teller, wants_gpu=selection.scale.gpu, execute=execute)
             _write_report(study, teller)
     return _sum_up(study, outcome, teller)
 
 
-def _known_data(path: Path, data: DataConfig) -> Path | None:
-    """Where the study in `path` has its corpus, if there is one and it is the corpus asked for."""
-    if not (path / PLAN).is_file():
+def _data_of(path: Path, selection: Selection, source: Path | None) -> Data | None:
+    """The corpus of the study in `path`, if there is one, its corpus is the one asked for and it is still there.
+
+    It is not opened, which would take seconds: a study with nothing left to run has no need of it.
+    """
+    if source is not None or not (path / PLAN).is_file():
         return None
-    theirs = Study.load(path).data
-    same = (theirs.corpus, theirs.vocabulary_size) == (data.corpus, data.vocabulary_size)
-    return theirs.directory if same else None
+    theirs, asked = Study.load(path).data, selection.base.data
+    same = (theirs.corpus, theirs.vocabulary_size) == (asked.corpus, asked.vocabulary_size)
+    return theirs if same and theirs.directory.is_dir() else None
+
+
+def _prepared(selection: Selection, source: Path | None, teller: Teller) -> Data:
+    data = selection.base.data
+    prepared = prepare_for(data, source=source, say=teller.say)
+    return Data(
+        corpus=data.corpus,
+        directory=prepared.directory,
+        digest=prepared.digest,
+        vocabulary_size=data.vocabulary_size,
+    )
 
 
 def _tell_what_is_left(study: Study, looks: Sequence[Look], teller: Teller) -> None:
@@ -107,14 +118,19 @@ def _track_again(study: Study, teller: Teller) -> None:
 
 
 def _write_report(study: Study, teller: Teller) -> None:
-    from reports.page import write_report
+    """Write the report unless it is newer than everything that it tells of."""
+    page = study.path / REPORT
+    records = [study.path / PLAN, *(run.path / name for run in study.runs for name in ("result.json", "status.json"))]
+    newest = max(record.stat().st_mtime for record in records if record.exists())
+    if not page.exists() or page.stat().st_mtime <= newest:
+        from reports.page import write_report
 
-    try:
-        page = write_report(study.path)
-    except UserError as error:
-        teller.say(f"no report: {error}")
-    else:
-        teller.say(f"report: {page}")
+        try:
+            page = write_report(study.path)
+        except UserError as error:
+            teller.say(f"no report: {error}")
+            return
+    teller.say(f"report: {page}")
 
 
 def _sum_up(study: Study, outcome: Outcome, teller: Teller) -> int:

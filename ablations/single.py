@@ -18,9 +18,9 @@ from repro.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     import torch
-    from repro.data.prepare import Prepared
     from rich.console import Console
 
+    from repro.data.prepare import Prepared
     from repro.models.seq2seq import Seq2Seq
 
 FINAL = "final.safetensors"
@@ -80,13 +80,12 @@ class Trained:
         config = run.config()
         weights_file = run.checkpoints / FINAL
         if not weights_file.exists():
-            raise CheckError(
-                "has no trained weights", where=str(path), fix=f"the run is {run.status().state}; finish it"
-            )
+            what = f"has no trained weights, it is {run.status().state}"
+            raise CheckError(what, where=str(path), fix="finish it first")
 
         import torch
-        from repro.data.prepare import Prepared
 
+        from repro.data.prepare import Prepared
         from repro.models.build import build_model
         from repro.training.device import choose_device, set_up_process
         from repro.training.weights import load_weights

@@ -182,5 +182,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(_STOP_SECONDS)
 
 
-def _interrupt(signum: int, frame: object) -> None:
+def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt

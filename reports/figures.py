@@ -11,7 +11,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from reports.drawing import FONT_SIZE, INK, MUTED, SERIES, SURFACE, Drawing, Margins, drawing, printable, sheet, style
+from reports.drawing import (
+    FONT_SIZE,
+    GRID,
+    INK,
+    MUTED,
+    SERIES,
+    SURFACE,
+    Drawing,
+    Margins,
+    drawing,
+    printable,
+    sheet,
+    style,
+)
 from reports.formats import MINUS, fixed, power, signed
 from reports.labels import place
 from reports.measures import Measure, bleu_on_test, difference, measure, train_flops
@@ -237,7 +250,7 @@ def _draw_effects(effects: Sequence[_Effect], span: Window, name: str, label: st
     axes.axvline(0.0, color=INK, linewidth=1.0, zorder=1)
     for line, (above, below) in enumerate(pairwise(effects)):
         if above.variant.group != below.variant.group:
-            axes.axhline(line + 0.5, color=MUTED, linewidth=0.5, zorder=0)
+            axes.axhline(line + 0.5, color=GRID, linewidth=0.8, zorder=0)
     axes.set_xlim(span.low, span.high)
     axes.set_ylim(len(effects) - 0.4, -0.6)
     axes.set_yticks(places, [printable(effect.variant.id) for effect in effects], color=INK)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from reports.formats import counted
 from reports.records import Run
 
 Quantity = Callable[[Run], float | None]
@@ -35,6 +36,11 @@ class Measure:
     def complete(self) -> bool:
         """Whether every planned run gave a value."""
         return self.n > 0 and self.n == self.planned
+
+    @property
+    def partial(self) -> str:
+        """What must stand beside the mean when seeds are missing: "2/5 seeds"; empty when none is."""
+        return "" if self.complete else f"{self.n}/{counted(self.planned, 'seed')}"
 
     @property
     def mean(self) -> float | None:

@@ -131,7 +131,7 @@ def _run(run: Run, report: Path) -> RunDetails:
         attempts=str(run.attempts),
         hash=run.hash[:_HASH_SHOWN],
         code=_code(run),
-        machine=", ".join(filter(None, (_text(run, "host"), _gpu(run) or _text(run, "cpu")))) or DASH,
+        machine=", ".join(filter(None, (_text(run, "host"), _device(run)))) or DASH,
         threads=str(run.value("threads") or run.settings.get("train.threads", DASH)),
         seconds=duration(seconds) if seconds else DASH,
         notes=_notes(run),
@@ -148,9 +148,10 @@ def _text(run: Run, *path: str) -> str:
     return "" if value is None else str(value)
 
 
-def _gpu(run: Run) -> str:
-    names = at(run.environment, "gpus")
-    return ", ".join(str(name) for name in names) if isinstance(names, list) else ""
+def _device(run: Run) -> str:
+    """What computed: the accelerator's name, or the processor's."""
+    device = _text(run, "device")
+    return device if device and not device.lower().startswith("cpu") else _text(run, "cpu")
 
 
 def _code(run: Run) -> str:

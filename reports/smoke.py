@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.cells import Cell, Column, Group, Row, Table
-from reports.formats import DASH, counted, fixed
+from reports.formats import DASH, fixed
 from reports.measures import measure
 from reports.records import BASE, Run, Study, Variant, at
 
@@ -96,9 +96,8 @@ def _row(study: Study, variant: Variant, shares: Sequence[_Share]) -> Row | None
     for share in shares:
         values = measure(runs, share.of)
         if values.mean is not None:
-            note = "" if values.complete else f"{values.n}/{counted(values.planned, 'seed')}"
             cells[share.column.key] = Cell(
-                value=values.mean, text=fixed(100 * values.mean, 1), note=note, runs=values.runs
+                value=values.mean, text=fixed(100 * values.mean, 1), note=values.partial, runs=values.runs
             )
         else:
             cells[share.column.key] = Cell(text=DASH, kind="absent")

@@ -48,7 +48,7 @@ class _Effect:
         """The row and its difference, with what the reader must know of it: "big (+1.4, another budget)"."""
         told = [signed(self.mean, 1)]
         if not self.bleu.complete:
-            told.append(f"{self.bleu.n}/{counted(self.bleu.planned, 'seed')}")
+            told.append(self.bleu.partial)
         if changes_budget(self.variant):
             told.append("another budget")
         return f"{self.variant.id} ({', '.join(told)})"
@@ -72,7 +72,7 @@ def headline(study: Study, paper: Paper) -> list[Figure]:
     bleu, perplexity = measure(base, bleu_on_test), measure(base, valid_perplexity)
     for name, values, digits in (("BLEU of base, test", bleu, 1), ("perplexity of base, valid", perplexity, 2)):
         if values.mean is not None:
-            note = counted(values.n, "seed") if values.complete else f"{values.n}/{counted(values.planned, 'seed')}"
+            note = values.partial or counted(values.n, "seed")
             figures.append(Figure(value=fixed(values.mean, digits), name=name, note=note))
     words = _directions(_effects(study, paper))
     if words:
@@ -80,7 +80,7 @@ def headline(study: Study, paper: Paper) -> list[Figure]:
             Figure(
                 value=f"{sum(word == 'same' for _, word in words)}/{len(words)}",
                 name="rows moved as in the paper",
-                note="every seed; no test of chance",
+                note=f"no test of chance; {counted(len(study.seeds), 'seed')}",
             )
         )
     seconds = sum(run.number("train_seconds") or 0.0 for run in study.finished)
@@ -148,7 +148,7 @@ def _what_came_out(study: Study, effects: Sequence[_Effect]) -> Statement:
     bleu, perplexity = measure(base, bleu_on_test), measure(base, valid_perplexity)
     if bleu.mean is None:
         return Statement(title=title, text="No run of base has finished, so no difference can be formed.")
-    seeds = counted(bleu.n, "seed") if bleu.complete else f"{bleu.n}/{counted(bleu.planned, 'seed')}"
+    seeds = bleu.partial or counted(bleu.n, "seed")
     if bleu.n > 1:
         seeds += f", from {fixed(min(bleu.values), 1)} to {fixed(max(bleu.values), 1)}"
     sentences = [f"Base reaches {fixed(bleu.mean, 1)} BLEU on the test side ({seeds})"]
@@ -177,15 +177,15 @@ def _beside_the_paper(effects: Sequence[_Effect]) -> Statement | None:
     if not words:
         return None
     kinds = {
-        "same": "Moved in the paper's direction with every seed",
-        "opposite": "Moved the other way with every seed",
+        "same": f"Moved in the paper's direction{_every_seed(words)}",
+        "opposite": f"Moved the other way{_every_seed(words)}",
         "mixed": "Seeds disagree",
         "none": "Did not move by a printed decimal",
     }
     points = []
     for kind, text in kinds.items():
         # Rows that did as published are many, and the figure shows their sizes; the others are worth their numbers.
-        tell = _partial if kind == "same" else _beside
+        tell = _named if kind == "same" else _beside
         names = [tell(effect) for effect, word in words if word == kind]
         if names:
             points.append(f"{text}: {listed(names)}.")
@@ -197,14 +197,16 @@ def _beside_the_paper(effects: Sequence[_Effect]) -> Statement | None:
     )
 
 
-def _partial(effect: _Effect) -> str:
-    if effect.bleu.complete:
-        return effect.variant.id
-    return f"{effect.variant.id} ({effect.bleu.n}/{counted(effect.bleu.planned, 'seed')})"
+def _every_seed(words: Sequence[tuple[_Effect, str]]) -> str:
+    return " with every seed" if any(effect.bleu.n > 1 for effect, _ in words) else ""
+
+
+def _named(effect: _Effect) -> str:
+    return f"{effect.variant.id} ({effect.bleu.partial})" if effect.bleu.partial else effect.variant.id
 
 
 def _beside(effect: _Effect) -> str:
-    partial = "" if effect.bleu.complete else f", {effect.bleu.n}/{counted(effect.bleu.planned, 'seed')}"
+    partial = f", {effect.bleu.partial}" if effect.bleu.partial else ""
     return f"{effect.variant.id} ({signed(effect.mean, 1)} here{partial}, {signed(effect.published or 0.0, 1)} there)"
 
 

@@ -86,7 +86,8 @@ def states(runs: Sequence[Run]) -> str:
 def study_title(study: Study) -> str:
     """What the study is, in one line: "Table 3 and scaling at scale smoke"."""
     names = ["Table 3" if part == "table3" else part for part in study.table.split("+")]
-    return f"{listed(names)} at scale {study.scale}"
+    title = f"{listed(names)} at scale {study.scale}"
+    return title[:1].upper() + title[1:]
 
 
 def group_title(group: str) -> str:
@@ -210,7 +211,7 @@ class _Builder:
         for column in self.published:
             cells[column.column.key] = _published_cell(column, row, variant)
         if word := direction(ours, row.bleu_difference):
-            cells[DIRECTION.key] = Cell(value=word, text=word, note=_partial(ours), runs=ours.runs)
+            cells[DIRECTION.key] = Cell(value=word, text=word, note=ours.partial, runs=ours.runs)
         return cells
 
 
@@ -241,14 +242,10 @@ def _cell(values: Measure, shown: Any) -> Cell:
     return Cell(
         value=values.mean,
         text=shown(values.mean),
-        note=_partial(values),
+        note=values.partial,
         hint=f"seeds: {each}" if values.n > 1 else "",
         runs=values.runs,
     )
-
-
-def _partial(values: Measure) -> str:
-    return "" if values.complete else f"{values.n}/{counted(values.planned, 'seed')}"
 
 
 def changes_budget(variant: Variant) -> bool:

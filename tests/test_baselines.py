@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 from baseline_toys import CONFIGS, VOCABULARY, sources, targets, toy
+from decoding_toys import padded
+from test_beam import plain_beam, random_sources, rerun
 
 from repro.data.pieces import EOS, PAD
+from repro.decoding.beam import beam_search
 from repro.models.build import build_model
 from repro.models.seq2seq import Seq2Seq
 from repro.training.loss import smoothed_loss
@@ -108,6 +111,39 @@ def test_a_row_of_padding_gives_no_nan(name: str) -> None:
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+def ending(name: str) -> Seq2Seq[Any, Any]:
+    """A toy whose end mark is likely enough for some sentences to end before their cap."""
+    model = toy(name, seed=3).eval()
+    with torch.no_grad():
+        model.output().bias[EOS] += 3.0
+    return model
+
+
+@every_family
+@pytest.mark.parametrize("beam", [1, 3])
+def test_search_gives_what_running_every_prefix_anew_gives(name: str, beam: int) -> None:
+    model = ending(name)
+    sentences = random_sources(7, 4, VOCABULARY, 6)
+    found = beam_search(model, padded(sentences), DecodeConfig(beam=beam, extra_length=3))
+    for sentence, hypothesis in zip(sentences, found, strict=True):
+        ids, score, capped = plain_beam(rerun(model, sentence), beam, len(sentence) + 3, "gnmt", 0.6)
+        assert (hypothesis.ids, hypothesis.capped) == (ids, capped)
+        assert hypothesis.score == pytest.approx(score, abs=1e-4)
+
+
+@every_family
+def test_search_gives_the_same_in_batches_of_one_three_and_eight(name: str) -> None:
+    model = ending(name)
+    sentences = random_sources(9, 8, VOCABULARY, 10)
+    config = DecodeConfig(extra_length=5)
+    whole = beam_search(model, padded(sentences), config)
+    for size in (1, 3):
+        parts = [beam_search(model, padded(sentences[at : at + size]), config) for at in range(0, 8, size)]
+        found = [hypothesis for part in parts for hypothesis in part]
+        assert [hypothesis.ids for hypothesis in found] == [hypothesis.ids for hypothesis in whole]
+        assert [hypothesis.score for hypothesis in found] == pytest.approx([h.score for h in whole], abs=1e-4)
 
 
 def gradients(model: Seq2Seq[Any, Any], seed: int) -> list[torch.Tensor]:

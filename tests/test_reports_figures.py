@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,11 +23,8 @@ from repro.files import write_text
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    states = {
-        ("A.h1", 2): ("failed", "x"),
-        ("scaling.off", 1): ("diverged", "x"),
-        ("scaling.off", 2): ("diverged", "x"),
-    }
+    diverged = ("diverged", "x")
+    states = {("A.h1", 2): ("failed", "x"), ("scaling.off", 1): diverged, ("scaling.off", 2): diverged}
     path = tmp_path_factory.mktemp("studies") / "s"
     return load_study(full_study(path, table="demo", seeds=(1, 2), states=states).path)
 
@@ -120,10 +118,10 @@ def test_a_curve_is_the_mean_over_the_stretch_that_all_runs_cover(tmp_path: Path
     for seed, values in points.items():
         run = made.run(tiny_config(seed=seed))
         lines = [
-            f'{{"step": {s}, "time": 1.0, "metrics": {{"valid/bleu": {v}, "train/flops": {s * 10.0}}}}}'
-            for s, v in values
+            {"step": step, "time": 1.0, "metrics": {"valid/bleu": value, "train/flops": step * 10.0}}
+            for step, value in values
         ]
-        write_text(run.path / "metrics.jsonl", "".join(line + "\n" for line in lines))
+        write_text(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     runs = load_study(made.write()).runs
     found = curve(runs, "valid/bleu", "steps")
     assert found is not None

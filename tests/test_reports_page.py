@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,26 @@ def test_two_renderings_are_the_same_bytes(study: Path, page: str, tmp_path: Pat
     assert page.encode("utf-8") == second[Path("index.html")]
 
 
+RENDER = """
+import sys
+from pathlib import Path
+from reports.page import write_report
+write_report(Path(sys.argv[1]), Path(sys.argv[2]))
+print([name for name in ("torch", "ray", "mlflow", "ablations") if name in sys.modules])
+"""
+
+
+def test_another_process_writes_the_same_bytes_and_loads_nothing_heavy(tmp_path: Path) -> None:
+    study = full_study(tmp_path / "s", only=["base", "A.h1", "E.learned"], seeds=(1, 2)).path
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", RENDER, str(study), str(tmp_path / seed)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+    for path in (tmp_path / "1").rglob("*.*"):
+        assert path.read_bytes() == (tmp_path / "2" / path.relative_to(tmp_path / "1")).read_bytes()
+
+
 def test_figures_also_stand_as_files(study: Path, page: str, text: str) -> None:
     figures = {path.name for path in (study / "report" / "figures").iterdir()}
     assert {"bleu-flops.svg", "difference.svg"} <= figures
@@ -201,7 +223,7 @@ NASTY = 'H_1 50% & #2 <b>"x"</b> $y$ {z} हिन्दी | `q` *s*'
 
 
 @pytest.fixture(scope="module")
-def nasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("studies") / "a_b & <c> हिन्दी"
     made = SyntheticStudy(path, base=tiny_config())
     made.variant("base", "base", "base", {})
@@ -212,7 +234,7 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     broken = made.run(tiny_config(variant="nasty", seed=2), "failed", f"broken by {NASTY}\nand more")
     made.runs[-1]["variant"] = NASTY
     assert broken.path.is_dir()
-    yield made.write()
+    return made.write()
 
 
 def test_names_with_signs_and_hindi_survive(nasty: Path) -> None:

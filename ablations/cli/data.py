@@ -46,11 +46,10 @@ def prepare(
     """Read a corpus, train its vocabulary and store it encoded. What is prepared already is only checked."""
     from ablations import corpora
 
-    prepared = corpora.prepare_corpus(corpus, vocabulary_size=vocabulary_size, source=source)
-    document = corpora.described(prepared)
+    say = (lambda _: None) if as_json else print
+    prepared = corpora.prepare_corpus(corpus, vocabulary_size=vocabulary_size, source=source, say=say)
     if as_json:
-        options.print_json(document)
+        options.print_json(corpora.described(prepared))
         return
-    for key, value in document.items():
-        told = ", ".join(f"{name} {count}" for name, count in value.items()) if isinstance(value, dict) else value
-        print(f"{key.replace('_', ' ')}: {told}")
+    for line in corpora.in_words(prepared):
+        print(line)

@@ -38,11 +38,12 @@ def sync(
 def ui(
     study: Annotated[str | None, typer.Argument(help="A study; without, the newest under studies/.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the pages on this machine.")] = 5000,
-) -> int:
+) -> None:
     """Serve MLflow's pages of a study on this machine until interrupted."""
-    from ablations.ui import serve
+    from ablations.study import study_path
+    from ablations.ui import serve_ui
 
-    return serve(study, port=port)
+    serve_ui(study_path(study) if study else None, port=port)
 
 
 def register(app: typer.Typer) -> None:

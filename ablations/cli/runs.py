@@ -33,7 +33,7 @@ def train(
     from ablations.tables import table_of
 
     selection = choose(table_of(variant), scale, only=[variant], settings=settings or ())
-    prepared = prepare_for(selection.base.data, source=source)
+    prepared = prepare_for(selection.base.data, source=source, say=print)
     config = selection.with_data(prepared.digest).rows[0].with_seed(seed)
     return train_here(config, out, prepared.directory, options.console())
 

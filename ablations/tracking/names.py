@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import posixpath
 import re
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -15,7 +14,7 @@ LONGEST_TAG = 5000
 LONGEST_NAME = 250
 """Characters of a metric's, parameter's or tag's name."""
 
-_REFUSED = re.compile(r"[^\w/.\- ]", re.ASCII)
+_REFUSED = re.compile(r"[^\w/.\- ]")
 _WORDS = {"%": "percent", "@": "at", "&": "and", "+": "plus"}
 
 
@@ -25,9 +24,9 @@ def entity_name(name: str) -> str:
     A name that has to change ends in four hex digits of its own digest, so that no two names become one.
     """
     cleaned = _REFUSED.sub(lambda match: _WORDS.get(match[0], "_"), name)
-    cleaned = posixpath.normpath(cleaned).strip("/") if cleaned else ""
+    # MLflow wants names that are also plain relative paths.
     cleaned = "/".join(part for part in cleaned.split("/") if part not in ("", ".", ".."))
-    if cleaned == name and len(name) <= LONGEST_NAME:
+    if cleaned == name and 0 < len(name) <= LONGEST_NAME:
         return name
     ending = "-" + hashlib.sha256(name.encode()).hexdigest()[:4]
     return (cleaned or "unnamed")[: LONGEST_NAME - len(ending)] + ending

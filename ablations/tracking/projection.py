@@ -148,24 +148,26 @@ class Projection:
     def _send_points(self, child: _Child, record: RunRecord) -> bool:
         points = child.tail.read()
         child.curves |= {point.key for point in points}
-        if record.result:
-            points += final_points(record.result, child.curves, record.ended)
-        missing = self._missing(child, points)
+        finals = final_points(record.result, child.curves, record.ended) if record.result else []
+        missing = self._missing(child, points, finals)
         for batch in self._server.send_points(child.tracked, missing):
             for point in batch:
                 child.sent[point.key].add(point.step)
             self.report.points += len(batch)
         return bool(missing)
 
-    def _missing(self, child: _Child, points: list[Point]) -> list[Point]:
-        """Those of `points` whose metric the store does not have at that step, each once, the last one counting."""
-        for key in {point.key for point in points} - child.sent.keys():
-            child.sent[key] = self._steps(child.tracked, key, [point.step for point in points if point.key == key])
-        wanted: dict[tuple[str, int], Point] = {}
-        for point in points:
-            if point.step not in child.sent[point.key]:
-                wanted[point.key, point.step] = point
-        return list(wanted.values())
+    def _missing(self, child: _Child, points: list[Point], finals: list[Point]) -> list[Point]:
+        """Those whose metric the store does not have at that step, each once.
+
+        Of two lines for one step the last counts; a final value only where there is no line.
+        """
+        both = points + finals
+        for key in {point.key for point in both} - child.sent.keys():
+            child.sent[key] = self._steps(child.tracked, key, [point.step for point in both if point.key == key])
+        wanted = {(point.key, point.step): point for point in points}
+        for point in finals:
+            wanted.setdefault((point.key, point.step), point)
+        return [point for point in wanted.values() if point.step not in child.sent[point.key]]
 
     def _steps(self, tracked: Tracked, key: str, ours: list[int]) -> set[int]:
         """The steps of a metric in the store.

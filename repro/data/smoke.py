@@ -7,7 +7,7 @@ end and marks case. What a translator must get right, and where in a sentence th
 - order: subject and object differ by nothing but their place, so a bag of source words does not tell them apart;
   adjectives move before their noun in reverse order, adverbs before the object, the verb to the clause end;
 - agreement: the target verb agrees with its subject's class and number, over relative clauses, objects and
-  adverbials, so the distance between the two varies from 1 to more than 20 words;
+  adverbials, so the distance between the two varies from 1 to about 20 words;
 - particles: a source particle at the clause end changes the meaning of its verb; its translation follows the
   subject in a main clause and stands before the verb in a subordinate one.
 
@@ -18,10 +18,10 @@ other, and a test holds them against each other.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 from repro.seeds import derive_seed
 
@@ -31,25 +31,50 @@ LANGUAGES = ("svo", "sov")
 SIZES = {"test": 500, "valid": 250, "train": 20_000}
 """Pairs of each split, in the order in which they are drawn; no source occurs twice, within or across splits."""
 
+SHA256 = {
+    "train.svo": "1544776faf3a0862d0e8f1732b3b22a511dd94fb6df45bfca43a25fc4d539438",
+    "train.sov": "6de3086542eefe789fd8ee73cc32df94a37bd1cf5255d75c9760445a7d6da872",
+    "valid.svo": "9babd56b6d88190a7db5abd55e80778f26ab91020ffe43af25e8232090623c6f",
+    "valid.sov": "172bf5b5368faebea1f2a10c895a0c21aa5f89434a77c17d709302da29a2b91e",
+    "test.svo": "788e21f526a6d3f9510d7b02b426140387bf13eb476afa261615ef8cb12b2ef3",
+    "test.sov": "dae936108d0ec77788b0434d7e2f9504b05a60cc4fc8ce83ef85408912e39fb5",
+}
+"""Of each file of the corpus: a change of the grammar is a change of the corpus, and is noticed."""
+
 MAX_WORDS = 40
 """Most words of a source sentence."""
 
 Agreement = Literal[0, 1, 2]
 """What articles, relative pronouns and verbs agree in: class 0 singular, class 1 singular, plural (2)."""
 
-_NOUNS = {  # source word: (target word, class)
+_NOUNS: dict[str, tuple[str, Literal[0, 1]]] = {  # source word: (target word, class)
     "bano": ("brak", 0), "dilu": ("drin", 1), "fero": ("flom", 0), "gami": ("grent", 1), "kelo": ("klup", 0),
     "lupa": ("lont", 1), "mero": ("mirk", 0), "nila": ("nast", 1), "pato": ("plem", 0), "rago": ("rusk", 1),
     "sulo": ("stil", 0), "tipa": ("trop", 1), "vemo": ("wenk", 0), "zuri": ("zarn", 1), "bori": ("bult", 0),
     "deka": ("dosk", 1), "fulo": ("fing", 0), "gosa": ("gald", 1), "kimu": ("knor", 0), "lano": ("lasp", 1),
 }  # fmt: skip
-_ADJECTIVES = {"aku": "olt", "emi": "isk", "ilo": "ent", "oru": "arg", "uba": "uld", "aste": "ipp", "elvi": "orm", "ompa": "aff"}
+_ADJECTIVES = {
+    "aku": "olt",
+    "emi": "isk",
+    "ilo": "ent",
+    "oru": "arg",
+    "uba": "uld",
+    "aste": "ipp",
+    "elvi": "orm",
+    "ompa": "aff",
+}
 _ADVERBS = {"shani": "heut", "shoru": "bald", "shemi": "gern", "shilo": "oft", "shuka": "dort"}
 _PREPOSITIONS = {"wa": "bei", "we": "mit", "wo": "von"}
 _INTRANSITIVE = {"tari": "schla", "tomu": "renno"}
 _TRANSITIVE = {"chabi": "sehi", "chelu": "folgo", "chimo": "holda"}
-_SEPARABLE = {"hirak": ("nimma", "luka"), "hobek": ("tragi", "zeho"), "hudik": ("gebo", "farti")}  # alone, with a particle
+_SEPARABLE = {
+    "hirak": ("nimma", "luka"),
+    "hobek": ("tragi", "zeho"),
+    "hudik": ("gebo", "farti"),
+}  # alone, with a particle
 _SAYING = {"yanta": "sago", "yembo": "denki"}
+_VERBS = (*_INTRANSITIVE, *_TRANSITIVE, *_SEPARABLE, *_SAYING)
+_PLAIN_VERBS = _INTRANSITIVE | _TRANSITIVE | _SAYING
 _PARTICLES = {"pu": "ab", "pi": "zu", "po": "ein"}
 _DETERMINERS = {"ta": ("d", False), "ti": ("d", True), "na": ("m", False), "ni": ("m", True)}  # target stem, plural
 _ARTICLE_ENDS = {"nominative": ("er", "ie", "o"), "accusative": ("en", "a", "um")}
@@ -64,9 +89,10 @@ Words = list[str]
 
 def generate(split: str) -> list[tuple[str, str]]:
     """The (source, translation) pairs of `split`: train, valid or test; always the same ones."""
-    return _all_splits()[split]
+    return list(_all_splits()[split])
 
 
+@cache
 def _all_splits() -> dict[str, list[tuple[str, str]]]:
     """Every split, drawn one after the other from one stream so that no source comes twice."""
     grammar = _Grammar(random.Random(derive_seed("smoke corpus", 1)))
@@ -123,7 +149,7 @@ class _Grammar:
             adjectives.append(self._one(list(_ADJECTIVES)))
         stem, plural = _DETERMINERS[determiner]
         word, noun_class = _NOUNS[noun]
-        agreement: Agreement = 2 if plural else (1 if noun_class else 0)
+        agreement: Agreement = 2 if plural else noun_class
         article = stem + _ARTICLE_ENDS[case][agreement]
         tgt = [article, *(_ADJECTIVES[adjective] for adjective in reversed(adjectives)), word]
         return [determiner, noun, *adjectives], tgt, agreement
@@ -180,10 +206,11 @@ class _Reader:
     def _peek(self) -> str:
         return self._words[self._next] if self._next < len(self._words) else ""
 
-    def _take(self, known: Sequence[str] | dict[str, object]) -> str:
+    def _take(self, known: Iterable[str]) -> str:
         word = self._peek()
         if word not in known:
-            raise ValueError(f"word {self._next + 1} of {' '.join(self._words)!r} is {word!r}, expected one of {', '.join(known)}")
+            sentence = " ".join(self._words)
+            raise ValueError(f"word {self._next + 1} of {sentence!r} is {word!r}, expected one of {', '.join(known)}")
         self._next += 1
         return word
 
@@ -207,7 +234,7 @@ class _Reader:
         return self._predicate(words, agreement, main, gap=len(words) - len(subject))
 
     def _predicate(self, subject: list[Word], agreement: Agreement, main: bool, gap: int) -> tuple[list[Word], bool]:
-        """`subject` and the rest of its clause; `gap` words stand between the subject's noun and the end of `subject`."""
+        """`subject` and the rest of its clause; `gap` words of `subject` stand after its noun."""
         verb = self._take(_VERBS)
         objects = [] if verb in _INTRANSITIVE or verb in _SAYING else self._noun_phrase("accusative")[0]
         if self._peek() in _PREPOSITIONS:
@@ -230,3 +257,74 @@ class _Reader:
             adjectives.insert(0, Word(_ADJECTIVES[self._take(_ADJECTIVES)]))
         agreement: Agreement = 2 if plural else noun_class
         return [Word(stem + _ARTICLE_ENDS[case][agreement]), *adjectives, Word(noun)], agreement
+
+
+_VERB_FORMS = {
+    stem + end: end
+    for stem in (*_PLAIN_VERBS.values(), *(s for pair in _SEPARABLE.values() for s in pair))
+    for end in _VERB_ENDS
+}
+"""Every target verb form, with the ending that shows its agreement."""
+
+_DISTANCES = ((1, 2), (3, 5), (6, 9), (10, MAX_WORDS))
+"""The classes of distance between subject and verb by which agreement is reported."""
+
+
+def analyse(sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
+    """What hypotheses get right: whole sentences, agreement by distance, particles.
+
+    - `exact_match`: share of lines equal to their reference.
+    - `agreement_by_distance`: per class of distance between subject and verb ("1-2", ...), the share of verbs whose
+      ending is right. The k-th verb of a hypothesis is held against the k-th of the translation; a missing one is
+      wrong, another verb with the right ending is right. Classes without verbs are left out.
+    - `particle_accuracy`: the same for particles, which must be the right word and stand the
+      right number of words before their verb. None without particles.
+    - `counts`: how many sentences, verbs (by class) and particles these shares are of.
+
+    Lists of unequal length raise ValueError, and so does a source that is no sentence of the language.
+    """
+    agreement: dict[str, list[bool]] = {}
+    particles: list[bool] = []
+    for source, hypothesis in zip(sources, hypotheses, strict=True):
+        expected, words = explain(source), hypothesis.split()
+        endings = [_VERB_FORMS[word] for word in words if word in _VERB_FORMS]
+        for number, verb in enumerate(word for word in expected if word.kind == "verb"):
+            right = number < len(endings) and endings[number] == _VERB_FORMS[verb.text]
+            agreement.setdefault(_distance_class(verb.distance), []).append(right)
+        found = _placed_particles(words)
+        for number, particle in enumerate(_placed_particles([word.text for word in expected])):
+            particles.append(number < len(found) and found[number] == particle)
+    exact = [hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    shares = {name: agreement[name] for name in map(_name, _DISTANCES) if name in agreement}
+    return {
+        "exact_match": _share(exact),
+        "agreement_by_distance": {name: _share(right) for name, right in shares.items()},
+        "particle_accuracy": _share(particles),
+        "counts": {
+            "sentences": len(exact),
+            "verbs_by_distance": {name: len(right) for name, right in shares.items()},
+            "particles": len(particles),
+        },
+    }
+
+
+def _placed_particles(words: Sequence[str]) -> list[tuple[str, int]]:
+    """Each particle of a translation and how many words its clause's verb stands after it (0: there is none)."""
+    places = []
+    for place, word in enumerate(words):
+        if word in _PARTICLES.values():
+            later = (distance for distance, other in enumerate(words[place:]) if other in _VERB_FORMS)
+            places.append((word, next(later, 0)))
+    return places
+
+
+def _distance_class(distance: int) -> str:
+    return next(_name(limits) for limits in _DISTANCES if limits[0] <= distance <= limits[1])
+
+
+def _name(limits: tuple[int, int]) -> str:
+    return f"{limits[0]}-{limits[1]}" if limits[1] < MAX_WORDS else f"{limits[0]}+"
+
+
+def _share(right: Sequence[bool]) -> float | None:
+    return sum(right) / len(right) if right else None

@@ -64,7 +64,7 @@ class Vocabulary:
         return encoded
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of piece ids; padding, start and end marks are left out. Raises ValueError for an id that is none."""
+        """The text of piece ids; padding, start and end marks are left out. Raises ValueError for other numbers."""
         pieces = [int(piece) for piece in ids]
         if pieces and not 0 <= min(pieces) <= max(pieces) < self.size:
             raise ValueError(f"piece ids are from 0 to {self.size - 1}, got {min(pieces)} to {max(pieces)}")
@@ -97,8 +97,8 @@ def train_vocabulary(lines: Iterable[str], size: int, path: Path) -> Vocabulary:
     characters and words for `size` pieces, or more characters than that.
     """
     model = io.BytesIO()
-    # A one-word list of lines given as an iterator: sentencepiece reads no files, so it splits no lines by rules of
-    # its own, and the length limit is out of reach (the default silently leaves out lines above 4192 bytes).
+    # Handed over line by line, not as a file, so sentencepiece splits no lines by rules of its own; and its limit of
+    # length, out of reach here, would by default silently leave out lines above 4192 bytes.
     hidden = [_hide(line) for line in lines if line]
     if not hidden:
         raise CheckError("the training text is empty", where=str(path))
@@ -137,11 +137,10 @@ def _size_error(message: str, size: int) -> Exception:
     """sentencepiece's refusal of a size as a CheckError that names a size which does work."""
     where = "data.vocabulary_size"
     if found := re.search(r"value <= (\d+)", message):
-        most = found[1]
-        return CheckError(f"{size} pieces are more than this text allows", where=where, fix=f"the most is {most}")
+        return CheckError(f"{size} pieces are more than this text allows", where=where, fix=f"the most is {found[1]}")
     if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        least = found[1]
-        return CheckError(f"{size} pieces are too few for the characters of this text", where=where, fix=f"the least is {least}")
+        what = f"{size} pieces are too few for the characters of this text"
+        return CheckError(what, where=where, fix=f"the least is {found[1]}")
     return CheckError(f"no vocabulary of {size} pieces could be made: {message}", where=where)
 
 
