@@ -11,6 +11,7 @@ from baseline_toys import CONFIGS, VOCABULARY, sources, targets, toy
 from decoding_toys import padded
 from test_beam import plain_beam, random_sources, rerun
 
+from repro.config import DecodeConfig
 from repro.data.pieces import EOS, PAD
 from repro.decoding.beam import beam_search
 from repro.models.build import build_model

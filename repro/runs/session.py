@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from repro.config import DecodeConfig, RunConfig
 from repro.data.batches import Sampler, collate
 from repro.data.pieces import Batch
 from repro.data.prepare import Prepared
+from repro.decoding.scores import PROTOCOLS, Protocol
 from repro.errors import CheckError
 from repro.runs.attempts import Attempt
 from repro.runs.directory import MetricLine, RunDirectory, Split, Status
@@ -181,14 +182,16 @@ class Session:
             "beam": self._config.decode,
             "none": None,
         }[self._config.train.valid_decode]
-        scores = self._score("valid", decode).scores
+        scores = self._score("valid", decode, protocols=("13a",)).scores
         self._snapshots.add(self._counters.step, scores["perplexity"], self._trainer.weights())
         names = ("perplexity", "bleu", "chrf")
         self._log({f"valid/{name}": scores[name] for name in names if scores.get(name) is not None})
         told = f"valid perplexity {scores['perplexity']:.2f}"
         self._note(told + (f", BLEU {scores['bleu']:.1f}" if decode is not None else ""))
 
-    def _score(self, split: Split, decode: DecodeConfig | None) -> Evaluation:
+    def _score(
+        self, split: Split, decode: DecodeConfig | None, protocols: Sequence[Protocol] = PROTOCOLS
+    ) -> Evaluation:
         return evaluate(
             self._trainer.model,
             self._prepared,
@@ -197,6 +200,7 @@ class Session:
             decode,
             device=self._device,
             seconds=self._counters.seconds,
+            protocols=protocols,
         )
 
     # The end.

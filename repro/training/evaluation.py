@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from repro.config import DecodeConfig, RunConfig
 from repro.data import smoke
 from repro.data.batches import Sampler, collate
 from repro.data.prepare import Prepared
-from repro.decoding.scores import bleu_by_length, score
+from repro.decoding.scores import PROTOCOLS, Protocol, bleu_by_length, score
 from repro.decoding.translate import translate_lines
 from repro.models.seq2seq import MemoryT, Seq2Seq, StateT
 from repro.training.counters import Seconds
@@ -68,8 +69,12 @@ def evaluate(
     *,
     device: torch.device,
     seconds: Seconds,
+    protocols: Sequence[Protocol] = PROTOCOLS,
 ) -> Evaluation:
-    """All scores of `model` on `split`; `decode` None leaves translation out. The time goes to `seconds`."""
+    """The scores of `model` on `split` under `protocols`; `decode` None leaves translation out.
+
+    The time goes to `seconds`.
+    """
     started = time.perf_counter()
     scores: dict[str, Any] = {"perplexity": perplexity(model, prepared, split, device)}
     decoding = time.perf_counter()
@@ -77,18 +82,15 @@ def evaluate(
     if decode is None:
         return Evaluation(scores, [])
     sources, references = prepared.raw(split, "src"), prepared.raw(split, "tgt")
-    was_training = model.training
-    model.eval()
     translations = translate_lines(model, prepared.vocabulary(), sources, decode, device=device)
-    model.train(was_training)
     scoring = time.perf_counter()
     seconds.decode += scoring - decoding
-    scores |= score(translations.lines, references)
+    scores |= score(translations.lines, references, language=prepared.languages[1], protocols=protocols)
     scores["capped_share"] = translations.capped_share
-    scores["unknown_share"] = prepared.vocabulary().unknown_share(sources)
+    scores["unknown_share"] = translations.unknown_share
     scores["bleu_by_length"] = bleu_by_length(translations.lines, references)
     if config.data.corpus == "smoke":
-        scores["smoke"] = smoke.analyse(sources, references, translations.lines)
+        scores |= smoke.analyse(sources, references, translations.lines)
     seconds.evaluate += time.perf_counter() - scoring
     return Evaluation(scores, translations.lines)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from repro.accounting.flops import Lengths, forward_flops
+from repro.accounting.flops import Lengths, train_flops
 from repro.config import RunConfig
 from repro.data.batches import split_batch
 from repro.data.pieces import Batch
@@ -19,9 +19,6 @@ from repro.seeds import derive_seed
 from repro.training.counters import Counters
 from repro.training.loss import smoothed_loss
 from repro.training.schedule import learning_rate
-
-BACKWARD_SHARE = 2
-"""A backward pass costs two products for every product of the forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +74,8 @@ class Trainer:
         """One update on an effective batch, accumulated over micro-batches if it must be.
 
         The loss is divided by the target tokens of the whole batch, so micro-batches of any size give the same
-        gradient. A non-finite loss or gradient leaves the parameters alone and counts as skipped; DivergenceError is raised
-        when more than `train.max_skipped_steps` were.
+        gradient. A non-finite loss or gradient leaves the parameters alone and counts as skipped. Raises
+        DivergenceError when more than `train.max_skipped_steps` were.
         """
         started = time.perf_counter()
         train = self.config.train
@@ -144,19 +141,18 @@ class Trainer:
         counters.skipped += not applied
         rows, src_len = batch.src.shape
         tgt_len = batch.tgt_out.shape[1]
-        flops = forward_flops(model, self.vocabulary_size, Lengths.of(batch.src_lengths, batch.tgt_lengths))
-        padded = forward_flops(model, self.vocabulary_size, Lengths.rectangle(rows, src_len, tgt_len))
+        flops = train_flops(model, self.vocabulary_size, Lengths.of(batch.src_lengths, batch.tgt_lengths))
+        padded = train_flops(model, self.vocabulary_size, Lengths.rectangle(rows, src_len, tgt_len))
         counters.source_tokens += int(batch.src_lengths.sum())
         counters.target_tokens += int(batch.tgt_lengths.sum())
         counters.source_positions += rows * src_len
         counters.target_positions += rows * tgt_len
-        times = 1 + BACKWARD_SHARE
-        counters.flops += times * flops.total
-        counters.padded_flops += times * padded.total
-        counters.flops_source += times * flops.source
-        counters.flops_target += times * flops.target
-        counters.flops_attention += times * flops.attention
-        counters.flops_softmax += times * flops.softmax
+        counters.flops += flops.total
+        counters.padded_flops += padded.total
+        counters.flops_source += flops.source
+        counters.flops_target += flops.target
+        counters.flops_attention += flops.attention
+        counters.flops_softmax += flops.softmax
 
     # What a checkpoint holds.
 
