@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ablations.cluster import Resources
-from ablations.corpora import check_corpus, prepare_for
+from ablations.corpora import prepare_for
 from ablations.progress import Teller
 from ablations.selection import Selection
 from ablations.status import Look, in_words, look, table
@@ -38,13 +38,13 @@ def conduct(
     data = _data_of(path, selection, source) or _prepared(selection, source, teller)
     study, asked = open_study(path, selection, seeds, data)
     looks = [look(run) for run in asked]
+    _check(data, looks)
     _tell_what_is_left(study, looks, teller)
     if all(found.finished for found in looks):
         outcome = Outcome(looks=tuple(looks), interrupted=False)
         _write_report(study, teller)
         _track_again(study, teller)
     else:
-        check_corpus(data.directory, data.digest)
         with _tracked(study, teller):
             outcome = sweep(study, asked, resources, teller, wants_gpu=selection.scale.gpu, execute=execute)
             _write_report(study, teller)
@@ -72,6 +72,17 @@ def _prepared(selection: Selection, source: Path | None, teller: Teller) -> Data
         digest=prepared.digest,
         vocabulary_size=data.vocabulary_size,
     )
+
+
+def _check(data: Data, looks: Sequence[Look]) -> None:
+    """Raise CheckError when a run that is to be done cannot be."""
+    missing = [found for found in looks if not found.finished]
+    if missing:
+        from ablations.checks import check_fits, corpus_of
+
+        prepared = corpus_of(data.directory, data.digest)
+        for found in missing:
+            check_fits(found.run.directory.current_config(), prepared)
 
 
 def _tell_what_is_left(study: Study, looks: Sequence[Look], teller: Teller) -> None:

@@ -22,12 +22,16 @@ ROOT_VARIABLE = "ABLATE_DATA"
 """Environment variable: where prepared corpora are kept; without it, `data/` in the working directory."""
 
 
+def silent(_: str) -> None:
+    """Tell nobody."""
+
+
 def data_root() -> Path:
     """Where prepared corpora are kept."""
     return Path(os.environ.get(ROOT_VARIABLE) or "data").absolute()
 
 
-def prepare_for(data: DataConfig, *, source: Path | None = None, say: Say | None = None) -> Prepared:
+def prepare_for(data: DataConfig, *, source: Path | None = None, say: Say = silent) -> Prepared:
     """The prepared corpus of `data`, made if it is not there. `source`: the directory of its text."""
     from repro.data.prepare import prepare
 
@@ -37,18 +41,8 @@ def prepare_for(data: DataConfig, *, source: Path | None = None, say: Say | None
         max_pieces=data.max_pieces,
         data_root=data_root(),
         source=source,
-        **({"say": say} if say else {}),
+        say=say,
     )
-
-
-def check_corpus(directory: Path, digest: str) -> None:
-    """Raise CheckError unless `directory` holds the whole prepared corpus with `digest`."""
-    from repro.data.prepare import Prepared
-
-    found = Prepared.load(directory).digest
-    if found != digest:
-        what = f"the prepared corpus changed: its digest is {found[:12]}, the study's is {digest[:12]}"
-        raise CheckError(what, where=str(directory), fix="put the old files back or start a new study")
 
 
 def prepared_already(data: DataConfig) -> Prepared | None:
@@ -67,9 +61,7 @@ def prepared_already(data: DataConfig) -> Prepared | None:
     return None
 
 
-def prepare_corpus(
-    corpus: str, *, vocabulary_size: int | None, source: Path | None, say: Say | None = None
-) -> Prepared:
+def prepare_corpus(corpus: str, *, vocabulary_size: int | None, source: Path | None, say: Say = silent) -> Prepared:
     """Prepare `corpus` as the first scale that uses it would, or with another vocabulary size."""
     used = [scale.base.data for scale in SCALES.values() if scale.base.data.corpus == corpus]
     data = used[0] if used else DataConfig(corpus=corpus)

@@ -17,10 +17,11 @@ from repro.accounting.peaks import GPUS, PAPER_SUSTAINED_FLOPS, paper_method_flo
 from repro.config import RunConfig
 
 if TYPE_CHECKING:
-    from repro.data.prepare import Prepared
     from rich.console import Console
 
-CPU_SHARE = 0.6
+    from repro.data.prepare import Prepared
+
+CPU_SHARE = 0.5
 """Share of one core's matrix-product rate that a training run is assumed to reach."""
 GPU_SHARE = 0.3
 """Share of a GPU's peak that a training run is assumed to reach. It is also what the paper's own figures come to: a

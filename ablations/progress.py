@@ -116,8 +116,6 @@ def line(found: Look) -> str:
     """A run and its state in one line."""
     status = found.status
     parts = [f"{found.run.variant} seed {found.run.seed}: {status.state}"]
-    if status.state == "running" and status.attempt > 1:
-        parts.append(f"attempt {status.attempt}")
     if found.bleu is not None:
         parts.append(f"BLEU {found.bleu:.2f}")
     if status.step and status.state != "running":

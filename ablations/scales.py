@@ -45,7 +45,7 @@ SMOKE = Scale(
     base=RunConfig(
         scale="smoke",
         model=TransformerConfig(n_layers=3, d_model=64, d_ff=256, n_heads=8, dropout=0.1, max_positions=256),
-        data=DataConfig(corpus="smoke", vocabulary_size=256, max_pieces=128),
+        data=DataConfig(corpus="smoke", vocabulary_size=320, max_pieces=128),
         train=TrainConfig(
             budget=1200,
             batch_tokens=1024,
@@ -54,7 +54,9 @@ SMOKE = Scale(
             checkpoint_seconds=5.0,
         ),
     ),
-    statistics=TextStatistics(pairs=20_000, src=12.0, tgt=12.0, src_src=180.0, src_tgt=180.0, tgt_tgt=180.0, fill=0.95),
+    statistics=TextStatistics(
+        pairs=20_000, src=11.95, tgt=12.62, src_src=184.8, src_tgt=195.1, tgt_tgt=206.5, fill=0.98
+    ),
 )
 
 MULTI30K_CPU = Scale(
@@ -72,7 +74,9 @@ MULTI30K_CPU = Scale(
             checkpoint_seconds=30.0,
         ),
     ),
-    statistics=TextStatistics(pairs=29_000, src=14.4, tgt=15.6, src_src=225.0, src_tgt=240.0, tgt_tgt=275.0, fill=0.95),
+    statistics=TextStatistics(
+        pairs=29_000, src=16.54, tgt=17.52, src_src=302.6, src_tgt=319.1, tgt_tgt=346.1, fill=0.93
+    ),
 )
 
 MULTI30K = Scale(
@@ -84,7 +88,9 @@ MULTI30K = Scale(
         data=DataConfig(corpus="multi30k_en_de", vocabulary_size=8000, max_pieces=128),
         train=TrainConfig(budget=6000, batch_tokens=4096, warmup_steps=1000, evaluate_every=500),
     ),
-    statistics=TextStatistics(pairs=29_000, src=13.6, tgt=14.4, src_src=200.0, src_tgt=210.0, tgt_tgt=235.0, fill=0.97),
+    statistics=TextStatistics(
+        pairs=29_000, src=15.28, tgt=15.77, src_src=255.8, src_tgt=263.2, tgt_tgt=278.3, fill=0.89
+    ),
     gpu=True,
 )
 

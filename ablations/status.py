@@ -36,9 +36,10 @@ class Look:
 
     @property
     def remark(self) -> str:
-        """The reason of its state, or whose run this one is."""
+        """Whose run this one is, which attempt it took, and the reason of its state."""
         twin = f"same configuration as {self.run.same_as}" if self.run.same_as else ""
-        return "; ".join(part for part in (twin, self.status.reason) if part)
+        again = f"attempt {self.status.attempt}" if self.status.attempt > 1 else ""
+        return "; ".join(part for part in (twin, again, self.status.reason) if part)
 
 
 def look(run: StudyRun) -> Look:
@@ -102,7 +103,7 @@ def table(looks: Sequence[Look], title: str) -> Table:
 
     grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     grid.add_column("variant", no_wrap=True)
-    for heading in ("seed", "state", "attempt", "step", "budget", "tokens/s", "BLEU"):
+    for heading in ("seed", "state", "step", "done", "tokens/s", "BLEU"):
         grid.add_column(heading, no_wrap=True, justify="left" if heading == "state" else "right")
     grid.add_column("", ratio=1)
     for found in looks:
@@ -111,7 +112,6 @@ def table(looks: Sequence[Look], title: str) -> Table:
             found.run.variant,
             str(found.run.seed),
             Text(status.state, style=_STYLES.get(status.state, "")),
-            str(status.attempt or ""),
             str(status.step or ""),
             f"{100 * status.progress:.0f} %" if status.progress else "",
             f"{status.target_tokens_per_second:,.0f}" if status.target_tokens_per_second else "",

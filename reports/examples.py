@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from reports.comparable import agreed
 from reports.measures import bleu_on_test, measure
 from reports.records import BASE, Run, Study
+from repro.data.text import read_lines
+from repro.decoding.scores import text_sha256
 from repro.errors import CheckError
+from repro.files import read_json
 from repro.runs.directory import RunDirectory
 
 _SHOWN = 6
@@ -71,11 +73,14 @@ def _hypotheses(run: Run) -> list[str] | None:
         return None
 
 
-def _raw_test(study: Study) -> tuple[Sequence[str], Sequence[str]] | None:
-    """The untouched lines of the test side; None where the corpus is not at hand."""
-    directory = study.data.get("directory")
-    if not directory:
+def _raw_test(study: Study) -> tuple[list[str], list[str]] | None:
+    """The untouched lines of the test side; None unless they are at hand and are those that the runs were scored on."""
+    folder = study.path / str(study.data.get("directory", ""))  # an absolute directory stays as it is
+    try:
+        # The prepared corpus's own reader needs torch, which a report does without.
+        languages = read_json(folder / "manifest.json")["languages"]
+        src, tgt = (read_lines(folder / "raw" / f"test.{language}") for language in languages)
+    except (CheckError, KeyError, TypeError, ValueError):
         return None
-    folder = Path(str(directory))
-    folder = folder if folder.is_absolute() else study.path / folder
-    return None
+    scored_on = agreed(study, "test", "reference_sha256")
+    return (src, tgt) if len(src) == len(tgt) and text_sha256(tgt) == scored_on else None

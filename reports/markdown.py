@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 _SPECIAL = re.compile(r"([\\`*_\[\]~|$])")
-_FIRST = re.compile(r"^(#|\+|-|=|\d+(?=[.)]))")
+_FIRST = re.compile(r"^(?:[-+=#]+(?=\s|$)|\d+(?=[.)](?:\s|$)))")
 
 
 def escape(text: object) -> str:
     """`text` on one line with every sign that Markdown or HTML would read as its own made harmless."""
-    plain = " ".join(str(text).split("\n")).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = re.sub(r"[\r\n]+", " ", str(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _FIRST.sub(_harmless_start, _SPECIAL.sub(r"\\\1", plain))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
@@ -146,4 +145,4 @@ def _states(run: Run) -> str:
 
 
 def _template(name: str) -> str:
-    return files("reports").joinpath("templates", name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")

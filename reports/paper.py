@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 import yaml
 
@@ -50,7 +50,7 @@ class Paper:
 @cache
 def load_paper() -> Paper:
     """The paper's numbers, from the data file that comes with this package."""
-    document = yaml.safe_load(files("reports").joinpath("paper.yaml").read_text(encoding="utf-8"))
+    document = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text(encoding="utf-8"))
     table = document["table3"]
     base = next(row for row in table["rows"] if row["id"] == table["base"])
     rows = {

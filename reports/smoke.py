@@ -70,7 +70,7 @@ def _shares(runs: Sequence[Run]) -> list[_Share]:
             path=(_AGREEMENT, distance),
             column=Column(
                 key=f"{_AGREEMENT}.{distance}",
-                symbol=distance,
+                symbol=distance.replace("-", DASH),
                 unit="words apart",
                 share=True,
                 hint=f"Agreement of verbs with subjects {distance} words away.",

@@ -12,6 +12,9 @@ from reports.paper import Paper
 from reports.records import BASE, STATES, Study, Variant
 from reports.tables import base_settings, changes_budget, study_title
 
+_TRANSLATES = 10.0
+"""BLEU below which a translation is of little use, and a difference of little meaning."""
+
 _NAMED = 3
 """Rows that the summary names at either end."""
 
@@ -212,6 +215,9 @@ def _beside(effect: _Effect) -> str:
 
 def _limits(study: Study, paper: Paper) -> Statement:
     points = [*_gap(study, paper), _noise(study)]
+    base = measure(study.by_variant.get(BASE, []), bleu_on_test).mean
+    if base is not None and base < _TRANSLATES:
+        points.insert(0, f"Base itself hardly translates ({fixed(base, 1)} BLEU): differences between rows say little.")
     if any(changes_budget(variant) for variant in study.variants):
         points.append("Rows with another budget than base are not compared at equal cost; the table marks them.")
     if len(study.finished) < len(study.trained):
@@ -245,9 +251,8 @@ def _gap(study: Study, paper: Paper) -> list[str]:
         )
     gap = f"Base is not the paper's base: {' and '.join(gaps)}, on {study.data.get('corpus')} instead of {paper.task}."
     levels = (
-        f"Levels of BLEU and perplexity do not compare with the paper's: there {paper.test} and {paper.bleu_protocol} "
-        "text, here another test side, sacreBLEU 13a and another vocabulary. Only differences to base may be set side "
-        "by side."
+        f"Levels of BLEU and perplexity do not compare: in the paper {paper.test}, BLEU {paper.bleu_protocol};"
+        " here another text, sacreBLEU 13a and another vocabulary. Only differences to base may be set side by side."
     )
     return [*([gap] if gaps else []), levels]
 

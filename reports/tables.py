@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from reports.columns import (
 from reports.comparable import check_comparable
 from reports.formats import DASH, counted, listed, plain, signed
 from reports.measures import Measure, bleu_on_test, difference, direction, measure
-from reports.paper import Paper, load_paper
+from reports.paper import Paper, PaperRow, load_paper
 from reports.records import BASE, STATES, Run, Study, Variant
 
 GROUPS: Mapping[str, str] = {
@@ -215,7 +215,7 @@ class _Builder:
         return cells
 
 
-def _published_cell(column: Published, row: Any, variant: Variant) -> Cell:
+def _published_cell(column: Published, row: PaperRow, variant: Variant) -> Cell:
     number = column.number(row)
     if number is None or (variant.id == BASE and column.column.key == "paper.difference"):
         return Cell(kind="same")
@@ -234,7 +234,7 @@ def _measured_cell(column: Measured, runs: Sequence[Run]) -> Cell:
     return replace(cell, note="", hint="") if column.same_for_all_seeds else cell
 
 
-def _cell(values: Measure, shown: Any) -> Cell:
+def _cell(values: Measure, shown: Callable[[float], str]) -> Cell:
     """The mean, never bare when a planned run is missing from it."""
     if values.mean is None:
         return Cell(text=DASH, kind="absent")

@@ -32,6 +32,13 @@ EFFECTS = {
 """The made-up difference to base, in BLEU."""
 
 
+TOUR = (
+    "base", "A.h1", "B.dk-quarter", "C.layers-third", "C.width-half", "D.dropout-0", "E.learned", "scaling.off",
+    "positions.none",
+)  # fmt: skip
+"""A row or two of every question."""
+
+
 class SyntheticStudy:
     """Writes a study as the sweep would; what became of a run is the caller's choice."""
 
@@ -55,7 +62,7 @@ class SyntheticStudy:
         config = config.resolved()
         id, digest = config.run_id(), config.hash()
         twin = next((run for run in self.runs if run["hash"] == digest), None)
-        entry = {
+        entry: dict[str, Any] = {
             "id": id,
             "variant": config.variant,
             "seed": config.seed,
@@ -192,10 +199,12 @@ class _Numbers:
 
     def smoke_extras(self) -> dict[str, Any]:
         good = self.bleu / 100
+        distances = {"1-2": 1, "3-5": 4, "6-9": 8, "10+": 16}
         return {
             "exact_match": good**4,
-            "agreement_by_distance": {str(d): max(0.3, good ** (0.4 + d / 6)) for d in (1, 2, 4, 8, 16)},
+            "agreement_by_distance": {name: max(0.3, good ** (0.4 + d / 6)) for name, d in distances.items()},
             "particle_accuracy": good**0.7,
+            "counts": {"sentences": 500, "particles": 153},
         }
 
 

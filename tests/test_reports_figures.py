@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from reports_study import SyntheticStudy, full_study, tiny_config
+from reports_study import TOUR, SyntheticStudy, full_study, tiny_config
 
 from reports.curves import curve
 from reports.drawing import SERIES, Margins, drawing, printable, sheet, style
@@ -26,7 +26,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     diverged = ("diverged", "x")
     states = {("A.h1", 2): ("failed", "x"), ("scaling.off", 1): diverged, ("scaling.off", 2): diverged}
     path = tmp_path_factory.mktemp("studies") / "s"
-    return load_study(full_study(path, table="demo", seeds=(1, 2), states=states).path)
+    return load_study(full_study(path, only=TOUR, seeds=(1, 2), states=states).path)
 
 
 def texts(svg: str) -> list[str]:
@@ -140,7 +140,7 @@ def test_a_failed_seed_does_not_cut_the_curve_of_the_finished_ones(study: Study)
     found = curve(study.by_variant["A.h1"], "valid/bleu", "steps")
     assert found is not None
     assert (found.n, found.finished) == (1, True)
-    assert found.x[-1] == 1200
+    assert found.x[-1] == study.settings("base")["train.budget"]
 
 
 def test_a_window_leaves_out_only_what_lies_far_out() -> None:

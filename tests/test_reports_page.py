@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports_study import SIGNATURE, SyntheticStudy, full_study, tiny_config
+from reports_study import SIGNATURE, TOUR, SyntheticStudy, full_study, tiny_config
 
 from reports.page import write_report
 from repro.config import TransformerConfig
+from repro.decoding.scores import text_sha256
 from repro.errors import CheckError
+from repro.files import write_json, write_text
 
 STATES = {
     ("A.h1", 2): ("failed", "out of memory at step 431"),
@@ -29,7 +31,7 @@ STATES = {
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = full_study(tmp_path_factory.mktemp("studies") / "demo_smoke", table="demo", seeds=(1, 2), states=STATES)
+    made = full_study(tmp_path_factory.mktemp("studies") / "demo_smoke", only=TOUR, seeds=(1, 2), states=STATES)
     return made.path
 
 
@@ -334,6 +336,43 @@ def test_scores_that_do_not_compare_are_refused(tmp_path: Path, change: dict[str
         write_report(made.write())
     assert named in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+SOURCES = ["ein <b>Satz</b>", "", "zwei\u2028Zeilen", "हिन्दी", "fünf", "sechs", "sieben", "acht", "neun"]
+
+
+def study_with_text(path: Path, references: list[str]) -> Path:
+    made = SyntheticStudy(path, base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.variant("A.h1", "A", "1 head", {"model.n_heads": 1})
+    scored = text_sha256([f"right {number}" for number in range(9)])
+    low = tiny_config(variant="A.h1", model=TransformerConfig(n_layers=2, d_model=32, d_ff=64, n_heads=1))
+    for config, name in ((tiny_config(), "good"), (low, "bad")):
+        run = made.run(config, "done", test={"reference_sha256": scored})
+        run.write_hypotheses("test", [f"{name} {number}" for number in range(9)])
+    write_json(path / "data" / "manifest.json", {"languages": ["xx", "yy"]})
+    for language, lines in (("xx", SOURCES), ("yy", references)):
+        write_text(path / "data" / "raw" / f"test.{language}", "".join(line + "\n" for line in lines))
+    return made.write()
+
+
+def test_examples_are_spread_over_the_test_side(tmp_path: Path) -> None:
+    page = write_report(study_with_text(tmp_path / "s", [f"right {number}" for number in range(9)]))
+    found = page.read_text(encoding="utf-8")
+    start = found.index('<section id="examples">')
+    told = words(found[start : found.index("</section>", start)])
+    numbers = re.findall(r"source, line (\d)", told)
+    assert numbers == ["1", "4", "5", "6", "8", "9"]  # evenly spaced among the lines that hold something
+    for number in numbers:
+        line = int(number) - 1
+        assert " ".join(SOURCES[line].split()) in told
+        assert f"right {line} base, seed 1 good {line} A.h1, seed 1 bad {line}" in told
+    assert "ein &lt;b&gt;Satz&lt;/b&gt;" in page.with_name("report.md").read_text(encoding="utf-8")
+
+
+def test_there_are_no_examples_from_another_text(tmp_path: Path) -> None:
+    page = write_report(study_with_text(tmp_path / "s", [f"changed {number}" for number in range(9)]))
+    assert '<section id="examples">' not in page.read_text(encoding="utf-8")
 
 
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:

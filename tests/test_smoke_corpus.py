@@ -95,7 +95,10 @@ def test_the_text_is_the_same_in_every_process() -> None:
         "import hashlib\nfrom repro.data import smoke\n"
         "print(hashlib.sha256(repr([smoke.generate(s) for s in ('train', 'valid', 'test')]).encode()).hexdigest())"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
     assert runs[0] == runs[1]
 
 
@@ -147,5 +150,5 @@ def test_an_empty_hypothesis_is_wrong_and_breaks_nothing() -> None:
 
 
 def test_lists_out_of_step_are_refused() -> None:
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         smoke.analyse(["ta bano tari"], ["der brak schlat"], [])

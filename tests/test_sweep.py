@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweep_driver import DIES_ONCE, DIVERGES, FAILS, SECONDS, pretended_study
@@ -20,7 +23,8 @@ from ablations.study import Study, StudyRun
 from ablations.worker import Order, RunError, StopWatch, work
 from repro.errors import CheckError
 from repro.runs import attempts
-from repro.runs.directory import Status
+from repro.runs.directory import RunDirectory, Status
+from repro.runs.outcome import TIMES
 from repro.runs.processes import Process
 
 TESTS = Path(__file__).parent
@@ -105,7 +109,7 @@ def test_a_failing_and_a_dying_run_end_no_other_one(tmp_path: Path, drivers: lis
     }
     assert found[FAILS].reason == "no luck"
     assert code == 1
-    assert f"{FAILS} seed 1: failed, step 3 (no luck)" in output
+    assert f"{FAILS} seed 1: failed, step 3 (attempt 3; no luck)" in output
     assert "Traceback" not in output
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith((".ray", ".stop"))]
 
@@ -155,6 +159,100 @@ def test_two_sweeps_of_one_study_share_its_runs(tmp_path: Path, drivers: list[Dr
     found = states(tmp_path).values()
     assert [status.state for status in found] == ["done"] * 4
     assert [status.attempt for status in found] == [1] * 4
+
+
+# A real study, through the command line.
+
+TINY = [
+    "train.budget=300",
+    "train.batch_tokens=256",
+    "train.evaluate_every=150",
+    "train.log_every=10",
+    "train.valid_decode=none",
+    "train.checkpoint_seconds=0",
+    "model.d_model=16",
+    "model.d_ff=16",
+    "model.n_layers=1",
+    "model.n_heads=2",
+    "decode.beam=1",
+    "decode.extra_length=2",
+]
+"""A run of seconds at the smoke scale."""
+
+
+def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    settings = [part for text in TINY for part in ("--set", text)]
+    environment = os.environ | {
+        "PYTHONPATH": str(TESTS.parent),
+        "OMP_NUM_THREADS": "1",
+        "ABLATE_DATA": str(place / "data"),
+    }
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ablations", *arguments, "--scale", "smoke", *settings],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def timeless(run: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return {key: value for key, value in result.items() if key not in TIMES}
+
+
+def test_a_study_whose_worker_was_killed_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+    study = tmp_path / "studies" / "mine"
+    asked = ("run", "demo", "--study", "studies/mine", "--only")
+    process = command(tmp_path, *asked, "base")
+
+    def at_work() -> bool:
+        assert process.poll() is None, process.communicate()
+        found = list(study.glob("runs/base-*/metrics.jsonl"))
+        return bool(found) and RunDirectory(found[0].parent).status().state == "running"
+
+    wait_for(at_work, "base is trained")
+    base = next(study.glob("runs/base-*"))
+    os.kill(RunDirectory(base).status().pid, signal.SIGKILL)
+    told, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, told
+    assert [(claim.number, claim.ended) for claim in attempts.claims(RunDirectory(base))] == [(1, None), (2, "done")]
+    assert (study / "report" / "index.html").is_file()
+    assert (study / "mlflow.db").is_file()
+    assert "report: studies/mine/report/index.html" in told
+    assert "ablate ui studies/mine" in told
+
+    undisturbed = command(tmp_path, "train", "--out", "alone")
+    told, _ = undisturbed.communicate(timeout=PATIENCE)
+    assert undisturbed.returncode == 0, told
+    killed, alone = timeless(base), timeless(tmp_path / "alone")
+    del killed["table"], alone["table"]
+    assert killed == alone
+    for split in ("valid", "test"):
+        name = f"hypotheses/{split}.txt"
+        assert (base / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+    grown = command(tmp_path, *asked, "base,positions.none")
+    told, _ = grown.communicate(timeout=PATIENCE)
+    assert grown.returncode == 0, told
+    assert "base seed 1: done already" in told
+    assert [status.state for status in states(study).values()] == ["done", "done"]
+    assert len(attempts.claims(RunDirectory(base))) == 2
+
+    again = command(tmp_path, *asked, "base,positions.none")
+    told, _ = again.communicate(timeout=PATIENCE)
+    assert again.returncode == 0, told
+    assert "nothing is missing, nothing is run" in told
+    assert "positions.none seed 1: done already" in told
+    assert "starting Ray" not in told
+    with closing(sqlite3.connect(study / "mlflow.db")) as database:
+        names = [row[0] for row in database.execute("SELECT name FROM runs WHERE lifecycle_stage = 'active'")]
+        (double,) = database.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM metrics GROUP BY run_uuid, key, step HAVING count(*) > 1)"
+        ).fetchone()
+    assert (len(names), len(set(names)), double) == (3, 3, 0)
 
 
 # The worker's side, without Ray.

@@ -16,7 +16,9 @@ def written(directory: Path, content: bytes, name: str = "text.en") -> Path:
     return path
 
 
-@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c", "\x1d", "\x1e", "\r", "\u00a0", "\u3000", "\0"])
+@pytest.mark.parametrize(
+    "odd", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c", "\x1d", "\x1e", "\r", "\u00a0", "\u3000", "\0"]
+)
 def test_only_a_line_feed_ends_a_line(tmp_path: Path, odd: str) -> None:
     text = f"a{odd}b\n{odd}c\nd{odd}e"
     assert read_lines(written(tmp_path, text.encode())) == [f"a{odd}b", f"{odd}c", f"d{odd}e"]
@@ -37,7 +39,14 @@ def test_blank_lines_are_lines(tmp_path: Path) -> None:
 
 
 def test_a_line_of_unicode_blanks_is_blank() -> None:
-    assert [is_blank(line) for line in ("", " ", "\u3000\t", "\u2028", "a", " . ")] == [True, True, True, True, False, False]
+    assert [is_blank(line) for line in ("", " ", "\u3000\t", "\u2028", "a", " . ")] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_latin_1_is_refused_with_its_line(tmp_path: Path) -> None:

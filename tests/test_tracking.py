@@ -677,6 +677,24 @@ def test_several_drivers_at_once_make_one_database_one_parent_and_one_child_each
     assert [path.name for path in study.path.iterdir() if ".new" in path.name] == []
 
 
+def test_a_writer_killed_within_a_transaction_does_not_spoil_the_database(make: Callable[..., MadeStudy]) -> None:
+    study = make(rows=1)
+    database = study.path / "mlflow.db"
+    code = (
+        "import os, sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1])\n"
+        "connection.execute('PRAGMA cache_size = 1')\n"  # so that changes go to the file before the end
+        "connection.execute('CREATE TABLE left (text)')\n"
+        "connection.executemany('INSERT INTO left VALUES (?)', [('x' * 5000,)] * 500)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(database)], check=False)
+    assert (study.path / "mlflow.db-journal").exists()
+    study.complete(study.ids[0])
+    assert open_tracking(study.path).sync().complete
+    assert tracked(database).keys() == {"", study.ids[0]}
+
+
 def test_another_file_of_that_name_is_not_touched(tmp_path: Path) -> None:
     study = MadeStudy(tmp_path / "study", rows=1)
     (study.path / "mlflow.db").write_text("my notes")

@@ -108,7 +108,9 @@ def test_no_line_is_left_out_of_training(tmp_path: Path) -> None:
 
 def test_too_many_pieces_are_refused_with_the_largest_number_that_works(tmp_path: Path) -> None:
     text = ["a b ab abc"] * 3
-    with pytest.raises(CheckError, match=r"data.vocabulary_size: 5000 pieces are more .*the most is (\d+)\)$") as refused:
+    with pytest.raises(
+        CheckError, match=r"data.vocabulary_size: 5000 pieces are more .*the most is (\d+)\)$"
+    ) as refused:
         train_vocabulary(text, 5000, tmp_path / "v.model")
     most = int(refused.value.fix.split()[-1])
     assert train_vocabulary(text, most, tmp_path / "v.model").size == most

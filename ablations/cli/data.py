@@ -46,7 +46,7 @@ def prepare(
     """Read a corpus, train its vocabulary and store it encoded. What is prepared already is only checked."""
     from ablations import corpora
 
-    say = (lambda _: None) if as_json else print
+    say = corpora.silent if as_json else print
     prepared = corpora.prepare_corpus(corpus, vocabulary_size=vocabulary_size, source=source, say=say)
     if as_json:
         options.print_json(corpora.described(prepared))

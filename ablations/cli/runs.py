@@ -27,6 +27,7 @@ def train(
     source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
 ) -> int:
     """Train one run here, without Ray. SIGINT, SIGTERM and SIGUSR1 let it save and stop."""
+    from ablations.checks import check_fits
     from ablations.corpora import prepare_for
     from ablations.selection import choose
     from ablations.single import train_here
@@ -35,6 +36,7 @@ def train(
     selection = choose(table_of(variant), scale, only=[variant], settings=settings or ())
     prepared = prepare_for(selection.base.data, source=source, say=print)
     config = selection.with_data(prepared.digest).rows[0].with_seed(seed)
+    check_fits(config, prepared)
     return train_here(config, out, prepared.directory, options.console())
 
 

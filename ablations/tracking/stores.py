@@ -96,14 +96,16 @@ def set_environment() -> None:
 
 
 def has_schema(database: Path) -> bool:
-    """Whether `database` is a complete MLflow database (of any version)."""
+    """Whether `database` is a complete MLflow database (of any version). Raises TrackingError when it cannot be read."""
     if not database.is_file():
         return False
     try:
         with reading(database) as connection:
             return bool(connection.execute("SELECT count(*) FROM alembic_version").fetchone()[0])
-    except sqlite3.Error:
-        return False
+    except sqlite3.Error as error:
+        if any(sign in str(error) for sign in ("no such table", "not a database")):
+            return False
+        raise TrackingError(f"the database {database} cannot be read: {error}") from error
 
 
 def holds_run(database: Path, run_id: str) -> bool:
@@ -118,8 +120,11 @@ def holds_run(database: Path, run_id: str) -> bool:
 
 @contextmanager
 def reading(database: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection. Raises sqlite3.Error when `database` is missing or none."""
-    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=20)) as connection:
+    """A connection to an existing file. Raises sqlite3.Error when there is none.
+
+    Not a read-only one: it has to roll back what a killed writer left half done before anything can be read.
+    """
+    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True, timeout=20)) as connection:
         yield connection
 
 

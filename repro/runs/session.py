@@ -56,6 +56,7 @@ class Session:
             batch_tokens=self._config.train.batch_tokens,
             scale=self._config.scale,
             seed=self._config.seed,
+            lines=encoded.lines,
         )
         train = self._config.train
         self._snapshots = Snapshots(run.checkpoints, train.average_checkpoints, train.average_select)

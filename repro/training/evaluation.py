@@ -37,7 +37,12 @@ def perplexity(model: Seq2Seq[MemoryT, StateT], prepared: Prepared, split: str, 
     """exp of the mean unsmoothed negative log-likelihood per target piece, end marks in and padding out."""
     encoded = prepared.encoded(split)
     sampler = Sampler(
-        encoded.src_lengths + 1, encoded.tgt_lengths + 1, batch_tokens=_EVALUATION_TOKENS, scale="evaluation", seed=0
+        encoded.src_lengths + 1,
+        encoded.tgt_lengths + 1,
+        batch_tokens=_EVALUATION_TOKENS,
+        scale="evaluation",
+        seed=0,
+        longer_alone=True,
     )
     total, tokens = 0.0, 0
     was_training = model.training
@@ -90,7 +95,7 @@ def evaluate(
     scores["unknown_share"] = translations.unknown_share
     scores["bleu_by_length"] = bleu_by_length(translations.lines, references)
     if config.data.corpus == "smoke":
-        scores |= smoke.analyse(sources, references, translations.lines)
+        scores["smoke"] = smoke.analyse(sources, references, translations.lines)
     seconds.evaluate += time.perf_counter() - scoring
     return Evaluation(scores, translations.lines)
 
