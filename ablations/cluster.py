@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,32 +60,23 @@ class Cluster:
 
     def __enter__(self) -> Self:
         _set_environment()
-        import ray
-
         if self._resources.address is None:
-            self._private = private_directory()
-            ray.init(
-                address="local",
-                num_cpus=self._resources.cpus or available_cpus(),
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=str(self._private),
-            )
+            self._start()
         else:
             self._join(self._resources.address)
-        self._check()
+        import ray
+
+        try:
+            check_room(ray.cluster_resources(), self._share())
+        except UsageError:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import ray
-
-        ray.shutdown()
-        if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
+        self._end()
 
     def run(self, orders: Iterable[Order]) -> dict[str, str]:
         """Do the runs, as many at a time as there is room for; the reason of each that did not end well, by directory.
@@ -108,16 +99,39 @@ class Cluster:
                     verbose=0,
                 ),
             ).fit()
-            reasons = {}
-            for result in results:
-                order = result.config["order"]
-                if result.error is not None:
-                    reasons[order["run"]] = _last_line(result.error)
-                elif result.metrics.get("state") == "failed":
-                    reasons[order["run"]] = result.metrics["reason"]
-            return reasons
+            return {
+                result.config["order"]["run"]: _last_line(result.error)
+                for result in results
+                if result.error is not None
+            }
         finally:
             shutil.rmtree(storage, ignore_errors=True)
+
+    def _start(self) -> None:
+        import ray
+
+        self._private = private_directory()
+        try:
+            ray.init(
+                address="local",
+                num_cpus=self._resources.cpus or available_cpus(),
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(self._private),
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            shutil.rmtree(self._private, ignore_errors=True)
+            fix = "free memory, /dev/shm and /tmp and run the same command again"
+            raise CheckError(f"Ray does not start: {_last_line(error)}", fix=fix) from error
+
+    def _end(self) -> None:
+        import ray
+
+        ray.shutdown()
+        if self._private is not None:
+            shutil.rmtree(self._private, ignore_errors=True)
 
     def _join(self, address: str) -> None:
         import ray
@@ -132,7 +146,9 @@ class Cluster:
                 fix="start it or leave --address out",
             ) from error
 
-    def _gpus(self) -> float:
+    @property
+    def gpus_per_run(self) -> float:
+        """GPUs that each run gets."""
         import ray
 
         if self._resources.gpus_per_run is not None:
@@ -140,20 +156,16 @@ class Cluster:
         return 1.0 if self._wants_gpu and ray.cluster_resources().get("GPU", 0) else 0.0
 
     def _share(self) -> dict[str, float]:
-        return {"cpu": self._resources.cpus_per_run, "gpu": self._gpus()}
+        return {"cpu": self._resources.cpus_per_run, "gpu": self.gpus_per_run}
 
-    def _check(self) -> None:
-        """Raise UsageError when no run could ever start here."""
-        import ray
 
-        found = ray.cluster_resources()
-        for name, wanted in (("CPU", self._resources.cpus_per_run), ("GPU", self._gpus())):
-            if wanted > found.get(name, 0):
-                raise UsageError(
-                    f"a run wants {wanted:g} {name}s, there are {found.get(name, 0):g}",
-                    where=f"--{name.lower()}s-per-run",
-                    fix="ask for fewer",
-                )
+def check_room(found: Mapping[str, float], share: Mapping[str, float]) -> None:
+    """Raise UsageError when a run's `share` ("cpu", "gpu") is more than all that Ray `found` ("CPU", "GPU")."""
+    for name, wanted in share.items():
+        there = found.get(name.upper(), 0)
+        if wanted > there:
+            what = f"a run wants {wanted:g} {name.upper()}s, there are {there:g}"
+            raise UsageError(what, where=f"--{name}s-per-run", fix="ask for fewer")
 
 
 def _check_answers(address: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,18 +40,13 @@ class Stop:
     """The wish to end a sweep in order: a file that its workers see, wherever they are."""
 
     def __init__(self, study: Path) -> None:
-        self.path = Path(tempfile.mktemp(prefix=".stop-", dir=study))
+        self.path = study / f".stop-{uuid.uuid4().hex[:12]}"
         self.asked = threading.Event()
 
     def ask(self) -> None:
         """Let the runs save and stop."""
         self.asked.set()
         self.path.touch()
-
-
-def missing(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """The runs that have no outcome yet."""
-    return [run for run in runs if not look(run).finished]
 
 
 def sweep(
@@ -83,6 +78,8 @@ def sweep(
                 if cluster is None:
                     teller.say(f"starting Ray for {len(todo)} of {len(runs)} runs")
                     cluster = stack.enter_context(Cluster(resources, wants_gpu=wants_gpu, scratch=study.path))
+                    if wants_gpu and not cluster.gpus_per_run:
+                        teller.say("no GPU here: runs of this scale will take very long")
                     stack.enter_context(watching(runs, teller))
                 tried |= _carry_out(todo, cluster, stop, execute, teller)
             elif held:

@@ -20,7 +20,7 @@ from ablations.tracking import open_tracking
 from ablations.tracking.marker import Marker
 from ablations.tracking.pages import Pages
 from ablations.tracking.records import StudyRecord
-from ablations.tracking.stores import ARTIFACTS, store_of
+from ablations.tracking.stores import ARTIFACTS, has_schema, store_of
 from repro.errors import CheckError, UsageError
 
 HOST = "127.0.0.1"
@@ -118,11 +118,15 @@ def running_server(
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A server of the study's store, as (address, process), ended on leaving. Another port if `port` is taken.
 
-    Raises CheckError with the server's own words when it does not start.
+    `port` 0: any. Raises CheckError when there is nothing to serve, or with the server's own words when it does not
+    start.
     """
+    database = store_of(study_dir).database
+    if database is not None and not has_schema(database):  # the server would try for minutes
+        raise CheckError("no MLflow database", where=str(database), fix=f"run `ablate sync {study_dir}`")
     with tempfile.TemporaryFile() as output:
         free = free_port(port)
-        if free != port:
+        if port not in (0, free):
             say(f"port {port} is taken, {free} is used")
         store = store_of(study_dir)
         environment = os.environ | _SETTINGS

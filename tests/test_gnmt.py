@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from baseline_toys import CONFIGS, sources, targets, toy
+from baseline_toys import CONFIGS, VOCABULARY, sources, targets, toy
 from torch import Tensor, nn
 
 from repro.config.baselines import GnmtConfig
 from repro.data.pieces import PAD
 from repro.errors import UsageError
 from repro.models.additive import AdditiveAttention
+from repro.models.build import build_model
 from repro.models.gnmt import Gnmt
 from repro.models.lstm_attention import LstmAttention
 from repro.models.recurrent import BidirectionalLayer, LstmLayer
@@ -79,10 +82,13 @@ def test_the_attentive_lstm_equals_its_equations_on_each_sentence_alone() -> Non
         torch.testing.assert_close(hidden[row], units.max(1).values, atol=1e-5, rtol=1e-4)
 
 
-def test_gnmt_starts_from_plus_minus_a_tenth() -> None:
-    everything = torch.cat([parameter.detach().flatten() for parameter in toy("gnmt", spread=False).parameters()])
-    assert 0.0999 < float(everything.max()) <= 0.1
-    assert abs(float(everything.std()) - 0.1 / 3**0.5) < 1e-3
+@pytest.mark.parametrize(("width", "bound"), [(1024, 0.1), (64, 0.4)])
+def test_gnmt_starts_from_plus_minus_a_tenth_at_its_width(width: int, bound: float) -> None:
+    config = GnmtConfig(n_layers=2, d_embedding=8, d_hidden=width, d_attention=8)
+    model = build_model(config, VOCABULARY, 1)
+    everything = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    assert 0.999 * bound < float(everything.max()) <= bound * 1.0001
+    assert float(everything.std()) == pytest.approx(bound / math.sqrt(3), rel=0.01)
 
 
 def test_gnmt_with_one_layer_is_refused() -> None:

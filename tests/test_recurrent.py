@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from baseline_toys import CONFIGS, VOCABULARY, sources, targets, toy
@@ -175,22 +177,24 @@ def test_the_lstm_without_attention_equals_torchs_stacks(reverse: bool) -> None:
         torch.testing.assert_close(hidden[row], expected[0], atol=1e-5, rtol=1e-4)
 
 
-def test_the_lstms_of_2014_start_from_plus_minus_0_08() -> None:
-    model = toy("lstm", spread=False)
+@pytest.mark.parametrize(("width", "bound"), [(1000, 0.08), (250, 0.16)])
+def test_the_lstms_of_2014_start_from_plus_minus_0_08_at_their_width(width: int, bound: float) -> None:
+    model = build_model(LstmConfig(n_layers=1, d_embedding=8, d_hidden=width), VOCABULARY, 1)
     everything = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    assert 0.0799 < float(everything.max()) <= 0.08
-    assert -0.08 <= float(everything.min()) < -0.0799
-    assert abs(float(everything.std()) - 0.08 / 3**0.5) < 1e-3
+    assert 0.999 * bound < float(everything.max()) <= bound * 1.0001
+    assert -bound * 1.0001 <= float(everything.min()) < -0.999 * bound
+    assert float(everything.std()) == pytest.approx(bound / math.sqrt(3), rel=0.01)
 
 
-def test_the_attentive_lstm_starts_as_its_paper_says() -> None:
-    weights = dict(toy("lstm-attention", spread=False).named_parameters())
-    for gate in weights["first.lstm.weight_hh_l0"].detach().chunk(4):
+def test_the_attentive_lstm_starts_as_its_paper_says_but_for_its_width() -> None:
+    weights = {name: weight.detach() for name, weight in toy("lstm-attention", spread=False).named_parameters()}
+    for gate in weights["first.lstm.weight_hh_l0"].chunk(4):
         torch.testing.assert_close(gate @ gate.T, torch.eye(24), atol=1e-5, rtol=1e-5)
     assert not weights["attention.score"].any()
     assert not weights["first.lstm.bias_ih_l0"].any()
-    assert abs(float(weights["attention.query.weight"].detach().std()) - 0.001) < 1e-4
-    assert abs(float(weights["embeddings.target_table"].detach().std()) - 0.01) < 1e-3
+    wider = math.sqrt(1000 / 24)
+    assert float(weights["attention.query.weight"].std()) == pytest.approx(0.001 * wider, rel=0.1)
+    assert float(weights["embeddings.target_table"].std()) == pytest.approx(0.01 * wider, rel=0.1)
 
 
 def test_every_toy_is_of_its_own_family() -> None:

@@ -18,10 +18,10 @@ import pytest
 from sweep_driver import DIES_ONCE, DIVERGES, FAILS, SECONDS, pretended_study
 
 from ablations import cluster
-from ablations.cluster import Cluster, Resources, available_cpus
+from ablations.cluster import Cluster, Resources, available_cpus, check_room
 from ablations.study import Study, StudyRun
 from ablations.worker import Order, RunError, StopWatch, work
-from repro.errors import CheckError
+from repro.errors import CheckError, UsageError
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory, Status
 from repro.runs.outcome import TIMES
@@ -345,3 +345,11 @@ def test_what_a_killed_sweep_left_in_tmp_is_cleared_away(tmp_path: Path, monkeyp
 def test_an_address_where_no_ray_answers_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckError, match=r"--address 127\.0\.0\.1:1: nobody answers"):
         Cluster(Resources(address="127.0.0.1:1"), wants_gpu=False, scratch=tmp_path).__enter__()
+
+
+def test_a_run_that_wants_more_than_there_is_is_refused() -> None:
+    check_room({"CPU": 2.0}, {"cpu": 2.0, "gpu": 0.0})
+    with pytest.raises(UsageError, match=r"--cpus-per-run: a run wants 3 CPUs, there are 2"):
+        check_room({"CPU": 2.0}, {"cpu": 3.0, "gpu": 0.0})
+    with pytest.raises(UsageError, match=r"--gpus-per-run: a run wants 0\.5 GPUs, there are 0"):
+        check_room({"CPU": 2.0}, {"cpu": 1.0, "gpu": 0.5})

@@ -117,37 +117,33 @@ def test_the_saved_view_sorts_by_bleu_and_shows_units(study: MadeStudy) -> None:
     assert len(value) < 5000
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_without_a_database_no_server_is_started(tmp_path: Path) -> None:
     study = MadeStudy(tmp_path / "study", rows=1)
-    (study.path / "mlflow.db").mkdir()
-    with pytest.raises(CheckError, match="MLflow server"), running_server(study.path, 0):
+    with pytest.raises(CheckError, match="ablate sync"), running_server(study.path, 0):
         pass
 
 
-def test_a_tracking_server_is_pointed_to_and_none_is_started(
+def test_the_command_serves_until_told_to_end_and_other_studies_can_be_tracked_there(
     study: MadeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(study.path, copy)
-    with running_server(study.path, 0) as (url, process):
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
-        said: list[str] = []
-        serve_ui(copy, say=said.append)
-        assert said[0].startswith(f"Runs:       {url}/#/experiments/")
-        group = os.getpgid(process.pid)
-    with pytest.raises(ProcessLookupError):
-        os.killpg(group, 0)
-
-
-def test_the_command_serves_until_it_is_told_to_end(study: MadeStudy) -> None:
     code = f"from pathlib import Path; from ablations.ui import serve_ui; serve_ui(Path({str(study.path)!r}), port=0)"
     process = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    said = [process.stdout.readline() for _ in range(6)]
+    said = [process.stdout.readline() for _ in range(5)]
     assert said[-1] == "Ctrl-C ends it.\n"
-    url = said[1].split()[1].partition("/#/")[0]
+    url = said[0].split()[1].partition("/#/")[0]
     with urllib.request.urlopen(f"{url}/health") as answer:
         assert answer.status == 200
+
+    # With a server set, the addresses are there, and no second server is started.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    other = MadeStudy(tmp_path / "other", rows=1, created="2026-02-01T00:00:00+00:00")
+    other.complete(other.ids[0])
+    pointed: list[str] = []
+    serve_ui(other.path, say=pointed.append)
+    assert [line.split()[0] for line in pointed] == ["Runs:", "Charts:", "Study:"]
+    assert pointed[0].split()[1].startswith(f"{url}/#/experiments/")
+
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     with pytest.raises(OSError, match="refused"):
@@ -167,7 +163,7 @@ def test_the_pages_in_a_browser_show_parent_children_and_comparison(study: MadeS
             _texts(
                 browser,
                 {
-                    pages.nested: ["demo", "6 matching runs"],
+                    pages.nested: ["demo", "matching runs"],
                     pages.runs: ["base seed 1", "test/bleu", "train/target_tokens_per_second", "C.ff-half seed 1"],
                     pages.charts: ["Scores", "test/bleu", "valid/bleu", "A.h2 seed 1"],
                     pages.run(marker.parent.id): ["Child runs", "positions.none seed 1", "study/runs_done"],
@@ -183,9 +179,7 @@ def test_the_pages_in_a_browser_show_parent_children_and_comparison(study: MadeS
             )
         )
     rows = texts[pages.runs]
-    scored = [
-        name for name in ("base seed 1", "A.h1 seed 1", "A.h2 seed 1", "C.ff-half seed 1", "positions.none seed 1")
-    ]
+    scored = ["base seed 1", "A.h1 seed 1", "A.h2 seed 1", "C.ff-half seed 1", "positions.none seed 1"]
     assert sorted(scored, key=rows.index) == scored  # best test BLEU first, without a score last
 
 

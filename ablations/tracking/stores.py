@@ -96,7 +96,7 @@ def set_environment() -> None:
 
 
 def has_schema(database: Path) -> bool:
-    """Whether `database` is a complete MLflow database (of any version). Raises TrackingError when it cannot be read."""
+    """Whether `database` is a complete MLflow database, of any version. Raises TrackingError if it cannot be read."""
     if not database.is_file():
         return False
     try:

@@ -5,7 +5,7 @@ end and marks case. What a translator must get right, and where in a sentence th
 
 - words: each source word has its target word; `the`-words also need the noun's class, number and case;
 - order: subject and object differ by nothing but their place, so a bag of source words does not tell them apart;
-  adjectives move before their noun in reverse order, adverbs before the object, the verb to the clause end;
+  adjectives move before their noun, adverbs before the object, the verb to the clause end;
 - agreement: the target verb agrees with its subject's class and number, over relative clauses, objects and
   adverbials, so the distance between the two varies from 1 to about 20 words;
 - particles: a source particle at the clause end changes the meaning of its verb; its translation follows the
@@ -32,12 +32,12 @@ SIZES = {"test": 500, "valid": 250, "train": 20_000}
 """Pairs of each split, in the order in which they are drawn; no source occurs twice, within or across splits."""
 
 SHA256 = {
-    "train.svo": "1544776faf3a0862d0e8f1732b3b22a511dd94fb6df45bfca43a25fc4d539438",
-    "train.sov": "6de3086542eefe789fd8ee73cc32df94a37bd1cf5255d75c9760445a7d6da872",
-    "valid.svo": "9babd56b6d88190a7db5abd55e80778f26ab91020ffe43af25e8232090623c6f",
-    "valid.sov": "172bf5b5368faebea1f2a10c895a0c21aa5f89434a77c17d709302da29a2b91e",
-    "test.svo": "788e21f526a6d3f9510d7b02b426140387bf13eb476afa261615ef8cb12b2ef3",
-    "test.sov": "dae936108d0ec77788b0434d7e2f9504b05a60cc4fc8ce83ef85408912e39fb5",
+    "train.svo": "d6825327cd7c1bc427c3a617505140bcf3b2881fca346d68aabd239bed26e2a0",
+    "train.sov": "6e337d67e5d2bc71ac6a1c095229971427813eb50a5aea7b295cec0242193a5a",
+    "valid.svo": "a45b7a44d4d5c34de1d51a6f0903606695729f8f76e6dc819ee64b1f4a3321c5",
+    "valid.sov": "06d14a9d11e803621ee39b501bcca1c6ff808b42aa34525d6524820454ef1173",
+    "test.svo": "f43ccd283ef93bbab151216bc4cb89bf9d24a0b6dc6e71e93431e39ab7f19314",
+    "test.sov": "ed3c3e0c07b2cdbb0bc322a3d693032ca2530877004cb8d3b4b116fde3f57abd",
 }
 """Of each file of the corpus: a change of the grammar is a change of the corpus, and is noticed."""
 
@@ -126,7 +126,7 @@ class _Grammar:
     def sentence(self) -> tuple[Words, Words]:
         """Clauses in a chain: the first and those after "and" are main clauses, the others subordinate."""
         src, tgt, says = self._clause(main=True)
-        while says or self._chance(0.22):
+        while says or self._chance(0.16):
             joint = _THAT if says else self._one((_AND, _BECAUSE))
             clause_src, clause_tgt, says = self._clause(main=joint == _AND)
             src = [*src, joint, *clause_src]
@@ -135,7 +135,7 @@ class _Grammar:
 
     def _clause(self, main: bool) -> tuple[Words, Words, bool]:
         src, tgt, agreement = self._noun_phrase("nominative")
-        if self._chance(0.12):
+        if self._chance(0.16):
             inner_src, inner_tgt, _ = self._verb_phrase(agreement, main=False, may_say=False)
             src = [*src, _RELATIVE, *inner_src]
             tgt = [*tgt, _RELATIVES[agreement], *inner_tgt]
@@ -145,13 +145,13 @@ class _Grammar:
     def _noun_phrase(self, case: Case) -> tuple[Words, Words, Agreement]:
         determiner, noun = self._one(list(_DETERMINERS)), self._one(list(_NOUNS))
         adjectives: Words = []
-        while len(adjectives) < 2 and self._chance(0.25):
+        if self._chance(0.25):
             adjectives.append(self._one(list(_ADJECTIVES)))
         stem, plural = _DETERMINERS[determiner]
         word, noun_class = _NOUNS[noun]
         agreement: Agreement = 2 if plural else noun_class
         article = stem + _ARTICLE_ENDS[case][agreement]
-        tgt = [article, *(_ADJECTIVES[adjective] for adjective in reversed(adjectives)), word]
+        tgt = [article, *(_ADJECTIVES[adjective] for adjective in adjectives), word]
         return [determiner, noun, *adjectives], tgt, agreement
 
     def _verb_phrase(self, agreement: Agreement, main: bool, may_say: bool) -> tuple[Words, Words, bool]:
@@ -162,11 +162,11 @@ class _Grammar:
         if verb not in _INTRANSITIVE:
             object_src, object_tgt, _ = self._noun_phrase("accusative")
             src, late = src + object_src, late + object_tgt
-        if self._chance(0.2):
+        if self._chance(0.16):
             preposition = self._one(list(_PREPOSITIONS))
             place_src, place_tgt, _ = self._noun_phrase("accusative")
             src, late = [*src, preposition, *place_src], [*late, _PREPOSITIONS[preposition], *place_tgt]
-        if self._chance(0.25):
+        if self._chance(0.2):
             adverb = self._one(list(_ADVERBS))
             src, late = [*src, adverb], [_ADVERBS[adverb], *late]
         particle = self._one(list(_PARTICLES)) if verb in _SEPARABLE and self._chance(0.6) else ""

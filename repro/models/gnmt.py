@@ -20,6 +20,7 @@ from repro.models.recurrent import (
     initialise_uniform,
     repeat_rows,
     reverse_order,
+    widening,
 )
 from repro.models.seq2seq import Output, Seq2Seq
 from repro.models.source import Source
@@ -49,8 +50,8 @@ class Gnmt(Seq2Seq[Source, RecurrentState]):
         self.dropout = Dropout(config.dropout, self.random)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """U(-0.1, 0.1) everywhere, as in the common reproductions."""
-        initialise_uniform(self, 0.1, generator)
+        """U(-0.1, 0.1) everywhere at the published width of 1024, wider where the model is narrower."""
+        initialise_uniform(self, 0.1 * widening(1024, self.config.d_hidden), generator)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Source:
         """The memory of `src` [batch, src_len] with `src_mask` [batch, src_len]."""

@@ -17,6 +17,7 @@ from repro.models.recurrent import (
     repeat_rows,
     reverse_order,
     take,
+    widening,
 )
 from repro.models.seq2seq import Output, Seq2Seq
 
@@ -37,8 +38,8 @@ class Lstm(Seq2Seq[list[Cell], RecurrentState]):
         self.dropout = Dropout(config.dropout, self.random)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """U(-0.08, 0.08) everywhere (section 3.4)."""
-        initialise_uniform(self, 0.08, generator)
+        """U(-0.08, 0.08) everywhere at the paper's width of 1000 (section 3.4), wider where the model is narrower."""
+        initialise_uniform(self, 0.08 * widening(1000, self.config.d_hidden), generator)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> list[Cell]:
         """Each layer's state after the last piece read, rows in the batch's order."""

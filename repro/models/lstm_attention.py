@@ -15,7 +15,15 @@ from repro.config.baselines import LstmAttentionConfig
 from repro.models.additive import AdditiveAttention
 from repro.models.dropout import Dropout, RandomSource
 from repro.models.embeddings import Embeddings, Logits
-from repro.models.recurrent import BidirectionalLayer, Cell, LstmLayer, RecurrentState, repeat_rows, reverse_order
+from repro.models.recurrent import (
+    BidirectionalLayer,
+    Cell,
+    LstmLayer,
+    RecurrentState,
+    repeat_rows,
+    reverse_order,
+    widening,
+)
 from repro.models.seq2seq import Output, Seq2Seq
 from repro.models.source import Source
 
@@ -50,7 +58,9 @@ class LstmAttention(Seq2Seq[Memory, RecurrentState]):
 
     def initialise(self, generator: torch.Generator) -> None:
         """As appendix B.1: recurrent matrices orthogonal, each gate by itself; the attention's two matrices
-        N(0, 0.001^2), its vector and all biases zero; everything else N(0, 0.01^2)."""
+        N(0, 0.001^2), its vector and all biases zero; everything else N(0, 0.01^2). The deviations are those of the
+        paper's width of 1000 and larger where the model is narrower."""
+        wider = widening(1000, self.config.d_hidden)
         for name, parameter in self.named_parameters():
             if "bias" in name or name == "attention.score":
                 nn.init.zeros_(parameter)
@@ -58,7 +68,8 @@ class LstmAttention(Seq2Seq[Memory, RecurrentState]):
                 for gate in parameter.chunk(4):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
-                nn.init.normal_(parameter, std=0.001 if name.startswith("attention.") else 0.01, generator=generator)
+                std = 0.001 if name.startswith("attention.") else 0.01
+                nn.init.normal_(parameter, std=std * wider, generator=generator)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """The memory of `src` [batch, src_len] with `src_mask` [batch, src_len]."""

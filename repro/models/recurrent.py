@@ -9,6 +9,7 @@ within its own length first, and final states are taken where each sentence ends
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -154,3 +155,13 @@ def initialise_uniform(model: nn.Module, bound: float, generator: torch.Generato
     """Draw every parameter from U(-bound, bound)."""
     for parameter in model.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+
+def widening(published: int, d_hidden: int) -> float:
+    """How much wider than at the `published` width weights start at `d_hidden`, so that sums over the inputs keep
+    their variance.
+
+    The papers give one number for one width. Taken over to a narrow model it all but cuts a deep stack: four layers of
+    64 at U(-0.1, 0.1) learn nothing in the time in which, started wider, they learn to reverse a sentence.
+    """
+    return math.sqrt(published / d_hidden)
