@@ -55,7 +55,7 @@ class Cluster:
 
     def __init__(self, resources: Resources, *, wants_gpu: bool, scratch: Path) -> None:
         self._resources, self._wants_gpu = resources, wants_gpu
-        self._scratch = scratch
+        self._scratch = scratch.absolute()
         self._private: Path | None = None
 
     def __enter__(self) -> Self:

@@ -265,7 +265,7 @@ def test_a_child_carries_identity_configuration_scores_and_artifacts(make: Calla
         "model/parameters": 1_234_567,
         "time/data_seconds": 1.0,
     }
-    assert flat["test/by_distance/2"] == 0.9
+    assert (flat["test/by_distance/2"], flat["test/by_distance/10 or more"]) == (0.9, 0.7)
     files = {path.relative_to(study.path / "mlartifacts").as_posix() for path in _files(study.path / "mlartifacts")}
     place = f"{child['uuid']}/artifacts"
     names = ("config.json", "result.json", "environment.json", "hypotheses/test.txt", "hypotheses/valid.txt")

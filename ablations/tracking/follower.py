@@ -26,13 +26,15 @@ class Follower:
         self._closing = threading.Event()
         self._deadline = float("inf")
         self._last_trouble = ""
+        self._all: SyncReport | None = None
+        """What was sent since the start."""
         self._report: SyncReport | None = None
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
         self._thread.start()
 
     def close(self, timeout: float = 30.0) -> SyncReport | None:
-        """Send the rest and stop, within `timeout` seconds. Returns None, with the remedy logged, if it did not get
-        through. A second call changes nothing.
+        """Send the rest and stop, within `timeout` seconds. Returns what was sent since the start, or None, with the
+        remedy logged, if not everything got through. A second call changes nothing.
         """
         if not self._closing.is_set():
             self._deadline = time.monotonic() + timeout
@@ -53,7 +55,8 @@ class Follower:
                 pause = self._seconds
             else:
                 pause = min(_LONGEST_PAUSE, max(self._seconds, 2 * pause))
-        self._report = self._sweep(active=False)
+        if self._sweep(active=False) is not None:
+            self._report = self._all
 
     def _sweep(self, *, active: bool) -> SyncReport | None:
         try:
@@ -70,6 +73,7 @@ class Follower:
         if self._last_trouble and report.complete:
             log.info("MLflow is up to date again")
         self._tell("; ".join(report.problems))
+        self._all = report if self._all is None else report.after(self._all)
         return report
 
     def _tell(self, trouble: str) -> None:

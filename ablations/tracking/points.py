@@ -132,4 +132,5 @@ def _numbers(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}/")
         elif is_number(value):
-            yield entity_name(f"{prefix}{name}"), value
+            # Buckets of lengths and distances end in "10+", which MLflow refuses.
+            yield entity_name(f"{prefix}{name}".replace("+", " or more")), value

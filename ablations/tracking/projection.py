@@ -117,9 +117,7 @@ class Projection:
         # The status last: a child that stands as FINISHED is complete.
         news.append(server.send_state(tracked, MLFLOW_STATE[record.status.state], record.ended))
         self.report.closed += not made and was == "RUNNING" and record.status.state == "stopped"
-        self.report.runs_new += made
-        self.report.runs_changed += not made and any(news)
-        self.report.runs_same += not made and not any(news)
+        (self.report.new if made else self.report.updated if any(news) else self.report.same).add(run.id)
         return record, tracked.id
 
     def _damaged(self, run_id: str, words: str) -> None:

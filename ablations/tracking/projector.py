@@ -65,7 +65,7 @@ class Projector:
             marker = self._marks(full=full)
             stamps = {run.id: fingerprint(run) for run in record.study.runs}
             due = [run for run in record.study.runs if self._due(run, stamps[run.id], marker)]
-            report.runs_same = len(marker.runs.keys() - {run.id for run in due})
+            report.same = marker.runs.keys() - {run.id for run in due}
             if due or self._parent_mark(record, marker, active=active) != marker.parent:
                 projection = self._connect(record, report, full=full)
                 try:

@@ -220,7 +220,7 @@ class RunRecord:
             "group": variant.get("group"),
             "title": variant.get("title"),
             "changes": _in_words(changes),
-            NOTE: f"{variant.get('title', self.run.variant)}. Changed from base: {_in_words(changes) or 'nothing'}.",
+            NOTE: f"{variant.get('title', self.run.variant)}: {_in_words(changes) or 'nothing changed'}.",
             "seed": self.run.seed,
             "attempt": self.status.attempt,
             "state": self.status.state,

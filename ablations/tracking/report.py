@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(kw_only=True, slots=True)
@@ -11,9 +11,10 @@ class SyncReport:
 
     store: str
     experiment: str
-    runs_new: int = 0
-    runs_changed: int = 0
-    runs_same: int = 0
+    new: set[str] = field(default_factory=set)
+    """Ids of the runs that the store did not have."""
+    updated: set[str] = field(default_factory=set)
+    same: set[str] = field(default_factory=set)
     runs_planned: int = 0
     """Not begun: the store shows nothing of them."""
     points: int = 0
@@ -33,9 +34,39 @@ class SyncReport:
         return not self.problems
 
     @property
+    def runs_new(self) -> int:
+        """Runs that the store did not have."""
+        return len(self.new)
+
+    @property
+    def runs_changed(self) -> int:
+        """Runs of which something was sent."""
+        return len(self.updated)
+
+    @property
+    def runs_same(self) -> int:
+        """Runs that stood there as they should."""
+        return len(self.same)
+
+    @property
     def changed(self) -> bool:
         """Whether anything was sent."""
         return any((self.runs_new, self.runs_changed, self.points, self.files, self.duplicates, self.closed))
+
+    def after(self, earlier: SyncReport) -> SyncReport:
+        """This look and the `earlier` ones as one: what was sent in all, the problems that remain."""
+        new = self.new | earlier.new
+        updated = (self.updated | earlier.updated) - new
+        return replace(
+            self,
+            new=new,
+            updated=updated,
+            same=(self.same | earlier.same) - new - updated,
+            points=self.points + earlier.points,
+            files=self.files + earlier.files,
+            duplicates=self.duplicates + earlier.duplicates,
+            closed=self.closed + earlier.closed,
+        )
 
     def __str__(self) -> str:
         """In plain words: one line, and one more for each problem."""
