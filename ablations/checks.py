@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
+from repro.accounting.parameters import parameters
 from repro.config import RunConfig
 from repro.data.corpora import SIDES, SPLITS
 from repro.data.prepare import Prepared
 from repro.errors import CheckError
+
+BYTES_A_PARAMETER = 4 * (3 * 3 + 1)
+"""What a run leaves on disk, in fp32: weights and Adam's two moments in the two checkpoints that stay and in the one
+being written, and the final weights."""
+BYTES_A_STUDY = 16 * 2**20
+"""MLflow's database and artifacts, the report, logs."""
 
 
 def corpus_of(directory: Path, digest: str) -> Prepared:
@@ -34,6 +43,21 @@ def check_fits(config: RunConfig, prepared: Prepared) -> None:
                 what = f"{place}, a batch holds {config.train.batch_tokens}"
                 where = f"variant {config.variant}, train.batch_tokens"
                 raise CheckError(what, where=where, fix=f"set train.batch_tokens to {longest} or more")
+
+
+def check_disk(study: Path, begun: Iterable[RunConfig]) -> None:
+    """Raise CheckError when the disk that holds `study` has too little room for the runs that are to be `begun`."""
+    needed = BYTES_A_STUDY
+    for config in begun:
+        needed += BYTES_A_PARAMETER * parameters(config.model, config.data.vocabulary_size)
+    free = shutil.disk_usage(study).free
+    if free < needed:
+        what = f"the disk has {_megabytes(free)} free, these runs need about {_megabytes(needed)}"
+        raise CheckError(what, where=str(study), fix="free some space or choose another directory with --study")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:,.0f} MB"
 
 
 def _positions(config: RunConfig) -> int | None:

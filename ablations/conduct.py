@@ -38,7 +38,7 @@ def conduct(
     data = _data_of(path, selection, source) or _prepared(selection, source, teller)
     study, asked = open_study(path, selection, seeds, data)
     looks = [look(run) for run in asked]
-    _check(data, looks)
+    _check(study, data, looks)
     _tell_what_is_left(study, looks, teller)
     if all(found.finished for found in looks):
         outcome = Outcome(looks=tuple(looks), interrupted=False)
@@ -74,15 +74,17 @@ def _prepared(selection: Selection, source: Path | None, teller: Teller) -> Data
     )
 
 
-def _check(data: Data, looks: Sequence[Look]) -> None:
+def _check(study: Study, data: Data, looks: Sequence[Look]) -> None:
     """Raise CheckError when a run that is to be done cannot be."""
     missing = [found for found in looks if not found.finished]
     if missing:
-        from ablations.checks import check_fits, corpus_of
+        from ablations.checks import check_disk, check_fits, corpus_of
 
         prepared = corpus_of(data.directory, data.digest)
         for found in missing:
             check_fits(found.run.directory.current_config(), prepared)
+        trained = {found.run.path: found for found in missing if found.status.attempt == 0}
+        check_disk(study.path, [found.run.directory.config() for found in trained.values()])
 
 
 def _tell_what_is_left(study: Study, looks: Sequence[Look], teller: Teller) -> None:

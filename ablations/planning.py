@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablations.scales import TextStatistics
+from ablations.scales import Scale, TextStatistics
 from ablations.selection import Row, Selection
 from repro.accounting.flops import Lengths, train_flops
 from repro.accounting.memory import memory_bytes
@@ -88,6 +88,15 @@ class Device:
         known = ", ".join([*(gpu.name for gpu in GPUS), *PAPER_SUSTAINED_FLOPS])
         basis = "dense bf16 peak" if peak else f"no known peak, so no hours; known: {known}"
         return Device(name=name, flops=peak, share=GPU_SHARE, sustained=None, basis=basis)
+
+    @staticmethod
+    def here(scale: Scale, config: RunConfig) -> Device:
+        """What this machine would run `config` on: its GPU where the scale wants one and there is one, else a core."""
+        import torch
+
+        if scale.gpu and torch.cuda.is_available():
+            return Device.gpu(torch.cuda.get_device_name())
+        return Device.this_cpu(config)
 
     @staticmethod
     def this_cpu(config: RunConfig) -> Device:

@@ -76,7 +76,8 @@ def sweep(
             ]
             if todo:
                 if cluster is None:
-                    teller.say(f"starting Ray for {len(todo)} of {len(runs)} runs")
+                    ray = f"joining the Ray at {resources.address}" if resources.address else "starting Ray"
+                    teller.say(f"{ray} for {len(todo)} of {len(runs)} runs")
                     cluster = stack.enter_context(Cluster(resources, wants_gpu=wants_gpu, scratch=study.path))
                     if wants_gpu and not cluster.gpus_per_run:
                         teller.say("no GPU here: runs of this scale will take very long")

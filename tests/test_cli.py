@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,17 @@ def test_a_study_of_another_configuration_is_refused(tmp_path: Path, capfd: pyte
     assert run(["run", "positions", "--scale", "smoke", "--study", "s"]) == 3
     told = capfd.readouterr().err
     assert "table = table3 instead of positions" in told
+    assert told.count("\n") == 1
+
+
+def test_a_disk_without_room_for_the_runs_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    usage = shutil.disk_usage(".")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=50 * 2**20))
+    assert run(["run", "positions", "--scale", "smoke", "--set", "model.d_model=512", "--study", "s"]) == 3
+    told = capfd.readouterr().err
+    assert "s: the disk has 50 MB free, these runs need about" in told
     assert told.count("\n") == 1
 
 

@@ -15,7 +15,9 @@ from ablations.tables import TABLE3, TABLES, table_name, variants_of
 from repro.config import RunConfig, TransformerConfig
 from repro.errors import UsageError
 
-PUBLISHED = yaml.safe_load(resources.files("reports").joinpath("paper.yaml").read_text(encoding="utf-8"))["table3"]["rows"]
+PUBLISHED = yaml.safe_load(resources.files("reports").joinpath("paper.yaml").read_text(encoding="utf-8"))["table3"][
+    "rows"
+]
 KEYS = {
     "layers": "model.n_layers",
     "heads": "model.n_heads",

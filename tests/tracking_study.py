@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import functools
 import json
 import os
+import shutil
+import sqlite3
+import tempfile
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ablations.tracking.stores import Store, create_schema
 from repro.config import RunConfig, TransformerConfig
 from repro.files import write_json
 from repro.runs.attempts import Attempt, claim
@@ -180,3 +188,51 @@ def result_of(config: RunConfig, bleu: float) -> dict[str, Any]:
         "device": "cpu",
         "precision": "fp32",
     }
+
+
+@functools.cache
+def empty_database() -> Path:
+    """An MLflow database without runs: making one takes seconds, copying it nothing."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "mlflow.db"
+    create_schema(Store(uri=f"sqlite:///{path}", database=path, artifacts=folder, own=False))
+    return path
+
+
+def rows(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+def everything(database: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables."""
+    tables = [name for (name,) in rows(database, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {table: sorted(rows(database, f"SELECT * FROM {table}"), key=repr) for table in tables}
+
+
+def tracked(database: Path) -> dict[str, dict[str, Any]]:
+    """What is shown of every run: by our run id, "" being the parent. Fails when one is there twice."""
+    found: dict[str, dict[str, Any]] = {}
+    for uuid, status in rows(database, "SELECT run_uuid, status FROM runs WHERE lifecycle_stage = 'active'"):
+        tags = dict(rows(database, "SELECT key, value FROM tags WHERE run_uuid = ?", uuid))
+        tags.pop("ablate.created")
+        tags.pop("mlflow.parentRunId", None)
+        run_id = tags.get("ablate.run_id", "")
+        assert run_id not in found, f"{run_id} is tracked twice"
+        metrics = rows(database, "SELECT key, step, value, timestamp FROM metrics WHERE run_uuid = ?", uuid)
+        once = Counter((key, step) for key, step, _, _ in metrics)
+        assert set(once.values()) <= {1}, f"a metric twice at a step: {once.most_common(1)}"
+        found[run_id] = {
+            "status": status,
+            "tags": tags,
+            "params": dict(rows(database, "SELECT key, value FROM params WHERE run_uuid = ?", uuid)),
+            "metrics": {(key, step): (value, timestamp) for key, step, value, timestamp in metrics},
+            "uuid": uuid,
+        }
+    return found
+
+
+def shape(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without MLflow's own ids."""
+    return {run_id: {key: value for key, value in run.items() if key != "uuid"} for run_id, run in found.items()}

@@ -32,7 +32,7 @@ def plan(
         selection,
         len(options.seeds(seeds)),
         prepared=prepared_already(selection.base.data),
-        device=planning.Device.gpu(gpu) if gpu else planning.Device.this_cpu(selection.base),
+        device=planning.Device.gpu(gpu) if gpu else planning.Device.here(selection.scale, selection.base),
     )
     if as_json:
         options.print_json(planned.document())

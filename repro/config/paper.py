@@ -5,7 +5,10 @@ from __future__ import annotations
 from repro.config.run import RunConfig, TrainConfig
 from repro.config.schema import to_document
 
-_SIZES = {"family", "n_layers", "d_model", "d_ff", "n_heads", "d_k", "d_v", "max_positions"}
+_SIZES = {
+    *("family", "n_layers", "d_model", "d_ff", "n_heads", "d_k", "d_v", "max_positions"),
+    *("d_embedding", "d_hidden", "d_attention", "d_out", "encoder_layers", "decoder_layers", "encoder", "decoder"),
+}
 _RHYTHM = {
     "budget",
     "budget_unit",
@@ -24,7 +27,8 @@ def differs_from_paper(config: RunConfig) -> list[str]:
     """One line for each option of model, training and decoding that is not the paper's, e.g.
     "train.warmup_steps: 150 (paper: 4000)".
 
-    Sizes and budget are left out: they belong to the scale and the variant and stand in every table.
+    Sizes and budget are left out: they belong to the scale and the variant and stand in every table. A baseline's
+    options are compared with its own paper, its training and decoding with those of the paper that is reproduced.
     """
     lines = []
     plain = RunConfig()

@@ -5,7 +5,7 @@ end and marks case. What a translator must get right, and where in a sentence th
 
 - words: each source word has its target word; `the`-words also need the noun's class, number and case;
 - order: subject and object differ by nothing but their place, so a bag of source words does not tell them apart;
-  adjectives move before their noun, adverbs before the object, the verb to the clause end;
+  adjectives move before their noun in reverse order, adverbs before the object, the verb to the clause end;
 - agreement: the target verb agrees with its subject's class and number, over relative clauses, objects and
   adverbials, so the distance between the two varies from 1 to about 20 words;
 - particles: a source particle at the clause end changes the meaning of its verb; its translation follows the
@@ -32,12 +32,12 @@ SIZES = {"test": 500, "valid": 250, "train": 20_000}
 """Pairs of each split, in the order in which they are drawn; no source occurs twice, within or across splits."""
 
 SHA256 = {
-    "train.svo": "9d5c089238881787887f59964a8806e9b125fe396d394774f45fa3e0e325aeec",
-    "train.sov": "0a6efdc81e6e381677e8a897e0952f8c008a42e40973cc47cd110e11e94d7924",
-    "valid.svo": "4ea45bbab3450e54961df4301d69f0680b669b74e9e5654a8613c0bee4867ad3",
-    "valid.sov": "c73f3af80e800a4ac0f4d2fb86d0b967182f815c63cbc33a0f7e515ab3f75ba1",
-    "test.svo": "3652827a5259ff23e98c4dc66d0fe450993c5e676d69545a6ccf5782993806d5",
-    "test.sov": "0ab93e82e858b7b599c50dc039cefcc950b9deda2aec3d897a4a43f57a98700a",
+    "train.svo": "1544776faf3a0862d0e8f1732b3b22a511dd94fb6df45bfca43a25fc4d539438",
+    "train.sov": "6de3086542eefe789fd8ee73cc32df94a37bd1cf5255d75c9760445a7d6da872",
+    "valid.svo": "9babd56b6d88190a7db5abd55e80778f26ab91020ffe43af25e8232090623c6f",
+    "valid.sov": "172bf5b5368faebea1f2a10c895a0c21aa5f89434a77c17d709302da29a2b91e",
+    "test.svo": "788e21f526a6d3f9510d7b02b426140387bf13eb476afa261615ef8cb12b2ef3",
+    "test.sov": "dae936108d0ec77788b0434d7e2f9504b05a60cc4fc8ce83ef85408912e39fb5",
 }
 """Of each file of the corpus: a change of the grammar is a change of the corpus, and is noticed."""
 
@@ -126,8 +126,7 @@ class _Grammar:
     def sentence(self) -> tuple[Words, Words]:
         """Clauses in a chain: the first and those after "and" are main clauses, the others subordinate."""
         src, tgt, says = self._clause(main=True)
-        more = 0.5 if self._chance(0.04) else 0.08  # a few sentences are much longer than the others
-        while says or self._chance(more):
+        while says or self._chance(0.22):
             joint = _THAT if says else self._one((_AND, _BECAUSE))
             clause_src, clause_tgt, says = self._clause(main=joint == _AND)
             src = [*src, joint, *clause_src]
@@ -136,7 +135,7 @@ class _Grammar:
 
     def _clause(self, main: bool) -> tuple[Words, Words, bool]:
         src, tgt, agreement = self._noun_phrase("nominative")
-        if self._chance(0.16):
+        if self._chance(0.12):
             inner_src, inner_tgt, _ = self._verb_phrase(agreement, main=False, may_say=False)
             src = [*src, _RELATIVE, *inner_src]
             tgt = [*tgt, _RELATIVES[agreement], *inner_tgt]
@@ -146,29 +145,28 @@ class _Grammar:
     def _noun_phrase(self, case: Case) -> tuple[Words, Words, Agreement]:
         determiner, noun = self._one(list(_DETERMINERS)), self._one(list(_NOUNS))
         adjectives: Words = []
-        if self._chance(0.25):
+        while len(adjectives) < 2 and self._chance(0.25):
             adjectives.append(self._one(list(_ADJECTIVES)))
         stem, plural = _DETERMINERS[determiner]
         word, noun_class = _NOUNS[noun]
         agreement: Agreement = 2 if plural else noun_class
         article = stem + _ARTICLE_ENDS[case][agreement]
-        tgt = [article, *(_ADJECTIVES[adjective] for adjective in adjectives), word]
+        tgt = [article, *(_ADJECTIVES[adjective] for adjective in reversed(adjectives)), word]
         return [determiner, noun, *adjectives], tgt, agreement
 
     def _verb_phrase(self, agreement: Agreement, main: bool, may_say: bool) -> tuple[Words, Words, bool]:
-        if may_say and self._chance(0.1):
-            verb = self._one(list(_SAYING))
+        verb = self._one([*_INTRANSITIVE, *_TRANSITIVE, *_SEPARABLE, *(_SAYING if may_say else ())])
+        if verb in _SAYING:
             return [verb], [_SAYING[verb] + _VERB_ENDS[agreement]], True
-        verb = self._one([*_INTRANSITIVE, *_TRANSITIVE, *_SEPARABLE])
         src, late = [verb], list[str]()
         if verb not in _INTRANSITIVE:
             object_src, object_tgt, _ = self._noun_phrase("accusative")
             src, late = src + object_src, late + object_tgt
-        if self._chance(0.16):
+        if self._chance(0.2):
             preposition = self._one(list(_PREPOSITIONS))
             place_src, place_tgt, _ = self._noun_phrase("accusative")
             src, late = [*src, preposition, *place_src], [*late, _PREPOSITIONS[preposition], *place_tgt]
-        if self._chance(0.2):
+        if self._chance(0.25):
             adverb = self._one(list(_ADVERBS))
             src, late = [*src, adverb], [_ADVERBS[adverb], *late]
         particle = self._one(list(_PARTICLES)) if verb in _SEPARABLE and self._chance(0.6) else ""

@@ -25,7 +25,6 @@ def result_document(
 ) -> dict[str, Any]:
     """The result of a finished run; keys as documented in the project's design, seconds without start-up."""
     counters, train = trainer.counters, config.train
-    batches = counters.next_batch
     return {
         "variant": config.variant,
         "table": config.table,
@@ -38,7 +37,7 @@ def result_document(
         "steps": counters.step,
         "skipped_steps": counters.skipped,
         "epochs": counters.epoch,
-        "batches_in_last_epoch": batches,
+        "batches_in_last_epoch": counters.next_batch,
         "budget": {"unit": train.budget_unit, "amount": train.budget},
         "source_tokens": counters.source_tokens,
         "target_tokens": counters.target_tokens,
@@ -51,7 +50,7 @@ def result_document(
             "attention": counters.flops_attention,
             "softmax": counters.flops_softmax,
         },
-        "train_seconds": counters.seconds.train + counters.seconds.data,
+        "train_seconds": counters.train_seconds,
         "seconds": {
             "train": counters.seconds.train,
             "data": counters.seconds.data,

@@ -171,7 +171,7 @@ class Session:
                 "train/padding_share": counters.padding_share,
                 "train/skipped_steps": counters.skipped,
                 "train/target_tokens_per_second": counters.target_tokens_per_second,
-                "time/train_seconds": counters.seconds.train,
+                "time/train_seconds": counters.train_seconds,
             }
         )
         self._observer.progress(self._progress(loss=loss, learning_rate=update.learning_rate))
@@ -259,7 +259,7 @@ class Session:
                 attempt=self._attempt.number,
                 step=counters.step,
                 progress=min(1.0, counters.progress(self._config.train)),
-                train_seconds=counters.seconds.train,
+                train_seconds=counters.train_seconds,
                 target_tokens_per_second=counters.target_tokens_per_second,
             )
         )

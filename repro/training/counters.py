@@ -59,10 +59,14 @@ class Counters:
         return 1.0 - (self.source_tokens + self.target_tokens) / positions if positions else 0.0
 
     @property
+    def train_seconds(self) -> float:
+        """Seconds of training with its data; evaluation, decoding and saving are left out."""
+        return self.seconds.train + self.seconds.data
+
+    @property
     def target_tokens_per_second(self) -> float:
-        """Target tokens without padding a second of training time (data included; evaluation and saving left out)."""
-        spent = self.seconds.train + self.seconds.data
-        return self.target_tokens / spent if spent else 0.0
+        """Target tokens without padding a second of training time."""
+        return self.target_tokens / self.train_seconds if self.train_seconds else 0.0
 
     def progress(self, train: TrainConfig) -> float:
         """Share of the budget spent, 1 or more when the run is done."""
@@ -70,7 +74,7 @@ class Counters:
             "steps": self.step,
             "tokens": self.target_tokens,
             "flops": self.flops,
-            "seconds": self.seconds.train + self.seconds.data,
+            "seconds": self.train_seconds,
         }[train.budget_unit]
         return spent / train.budget
 
