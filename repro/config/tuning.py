@@ -7,7 +7,6 @@ from dataclasses import replace
 from repro.config.baselines import BaselineConfig
 from repro.config.run import TrainConfig
 
-
 _PEAKS: dict[str, float] = {"lstm": 3e-3, "lstm-attention": 3e-3, "gnmt": 3e-3, "convs2s": 2e-3}
 
 

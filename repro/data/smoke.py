@@ -5,7 +5,7 @@ end and marks case. What a translator must get right, and where in a sentence th
 
 - words: each source word has its target word; `the`-words also need the noun's class, number and case;
 - order: subject and object differ by nothing but their place, so a bag of source words does not tell them apart;
-  adjectives move before their noun in reverse order, adverbs before the object, the verb to the clause end;
+  adjectives move before their noun, adverbs before the object, the verb to the clause end;
 - agreement: the target verb agrees with its subject's class and number, over relative clauses, objects and
   adverbials, so the distance between the two varies from 1 to about 20 words;
 - particles: a source particle at the clause end changes the meaning of its verb; its translation follows the
@@ -32,12 +32,12 @@ SIZES = {"test": 500, "valid": 250, "train": 20_000}
 """Pairs of each split, in the order in which they are drawn; no source occurs twice, within or across splits."""
 
 SHA256 = {
-    "train.svo": "1544776faf3a0862d0e8f1732b3b22a511dd94fb6df45bfca43a25fc4d539438",
-    "train.sov": "6de3086542eefe789fd8ee73cc32df94a37bd1cf5255d75c9760445a7d6da872",
-    "valid.svo": "9babd56b6d88190a7db5abd55e80778f26ab91020ffe43af25e8232090623c6f",
-    "valid.sov": "172bf5b5368faebea1f2a10c895a0c21aa5f89434a77c17d709302da29a2b91e",
-    "test.svo": "788e21f526a6d3f9510d7b02b426140387bf13eb476afa261615ef8cb12b2ef3",
-    "test.sov": "dae936108d0ec77788b0434d7e2f9504b05a60cc4fc8ce83ef85408912e39fb5",
+    "train.svo": "9d17bf144c61ca59fbad7c5daec256268846716347712d520a0771b28d9bdbeb",
+    "train.sov": "dadb55c5ab1287ae490aa4f32070d92ffa0342805a84027fd3018b3504bb73fe",
+    "valid.svo": "79496e8a67ca4bb5993656c30c7555d79459acc11159cb4f3e4a975900969563",
+    "valid.sov": "3394857c645cd3cf40f8cb087e622781ae4aaffa42fd2b6b8b2967b427f1040b",
+    "test.svo": "6443b45aa067bd19b93fc233978c3a7df2f259261eceeb8875efd2457da93edc",
+    "test.sov": "4068090f14e81d58ecdc3111b034e217b05234cd56482f31ad1ff411d4cf74a3",
 }
 """Of each file of the corpus: a change of the grammar is a change of the corpus, and is noticed."""
 
@@ -78,9 +78,11 @@ _PLAIN_VERBS = _INTRANSITIVE | _TRANSITIVE | _SAYING
 _PARTICLES = {"pu": "ab", "pi": "zu", "po": "ein"}
 _DETERMINERS = {"ta": ("d", False), "ti": ("d", True), "na": ("m", False), "ni": ("m", True)}  # target stem, plural
 _ARTICLE_ENDS = {"nominative": ("er", "ie", "o"), "accusative": ("en", "a", "um")}
-_RELATIVE, _THAT, _BECAUSE, _AND = "ke", "se", "mako", "ya"
+_RELATIVE, _THAT = "ke", "se"
+_COORDINATING = {"ya": "und", "yo": "aber", "yu": "oder"}
+_SUBORDINATING = {"mako": "weil", "miku": "wenn", "muke": "obwo"}
 _RELATIVES = ("welk", "welsa", "welu")
-_CONJUNCTIONS = {_THAT: "dass", _BECAUSE: "weil", _AND: "und"}
+_CONJUNCTIONS = {_THAT: "dass"} | _COORDINATING | _SUBORDINATING
 _VERB_ENDS = ("t", "s", "nen")
 
 Case = Literal["nominative", "accusative"]
@@ -124,18 +126,18 @@ class _Grammar:
         return words[int(self._rng.random() * len(words))]
 
     def sentence(self) -> tuple[Words, Words]:
-        """Clauses in a chain: the first and those after "and" are main clauses, the others subordinate."""
+        """Clauses in a chain: the first and those after "and" words are main clauses, the others subordinate."""
         src, tgt, says = self._clause(main=True)
-        while says or self._chance(0.22):
-            joint = _THAT if says else self._one((_AND, _BECAUSE))
-            clause_src, clause_tgt, says = self._clause(main=joint == _AND)
+        while says or self._chance(0.15):
+            joint = _THAT if says else self._one([*_COORDINATING, *_SUBORDINATING])
+            clause_src, clause_tgt, says = self._clause(main=joint in _COORDINATING)
             src = [*src, joint, *clause_src]
             tgt = [*tgt, _CONJUNCTIONS[joint], *clause_tgt]
         return src, tgt
 
     def _clause(self, main: bool) -> tuple[Words, Words, bool]:
         src, tgt, agreement = self._noun_phrase("nominative")
-        if self._chance(0.12):
+        if self._chance(0.16):
             inner_src, inner_tgt, _ = self._verb_phrase(agreement, main=False, may_say=False)
             src = [*src, _RELATIVE, *inner_src]
             tgt = [*tgt, _RELATIVES[agreement], *inner_tgt]
@@ -145,28 +147,29 @@ class _Grammar:
     def _noun_phrase(self, case: Case) -> tuple[Words, Words, Agreement]:
         determiner, noun = self._one(list(_DETERMINERS)), self._one(list(_NOUNS))
         adjectives: Words = []
-        while len(adjectives) < 2 and self._chance(0.25):
+        if self._chance(0.25):
             adjectives.append(self._one(list(_ADJECTIVES)))
         stem, plural = _DETERMINERS[determiner]
         word, noun_class = _NOUNS[noun]
         agreement: Agreement = 2 if plural else noun_class
         article = stem + _ARTICLE_ENDS[case][agreement]
-        tgt = [article, *(_ADJECTIVES[adjective] for adjective in reversed(adjectives)), word]
+        tgt = [article, *(_ADJECTIVES[adjective] for adjective in adjectives), word]
         return [determiner, noun, *adjectives], tgt, agreement
 
     def _verb_phrase(self, agreement: Agreement, main: bool, may_say: bool) -> tuple[Words, Words, bool]:
-        verb = self._one([*_INTRANSITIVE, *_TRANSITIVE, *_SEPARABLE, *(_SAYING if may_say else ())])
-        if verb in _SAYING:
+        if may_say and self._chance(0.1):
+            verb = self._one(list(_SAYING))
             return [verb], [_SAYING[verb] + _VERB_ENDS[agreement]], True
+        verb = self._one([*_INTRANSITIVE, *_TRANSITIVE, *_SEPARABLE])
         src, late = [verb], list[str]()
         if verb not in _INTRANSITIVE:
             object_src, object_tgt, _ = self._noun_phrase("accusative")
             src, late = src + object_src, late + object_tgt
-        if self._chance(0.2):
+        if self._chance(0.16):
             preposition = self._one(list(_PREPOSITIONS))
             place_src, place_tgt, _ = self._noun_phrase("accusative")
             src, late = [*src, preposition, *place_src], [*late, _PREPOSITIONS[preposition], *place_tgt]
-        if self._chance(0.25):
+        if self._chance(0.2):
             adverb = self._one(list(_ADVERBS))
             src, late = [*src, adverb], [_ADVERBS[adverb], *late]
         particle = self._one(list(_PARTICLES)) if verb in _SEPARABLE and self._chance(0.6) else ""
@@ -215,11 +218,11 @@ class _Reader:
         return word
 
     def sentence(self) -> list[Word]:
-        """All clauses; what follows "and" is a main clause, what follows "that" or "because" is not."""
+        """All clauses; what follows an "and" word is a main clause, what follows "that" or a "because" word is not."""
         words, says = self._clause(main=True)
         while says or self._peek():
-            joint = self._take([_THAT] if says else [_AND, _BECAUSE])
-            clause, says = self._clause(main=joint == _AND)
+            joint = self._take([_THAT] if says else [*_COORDINATING, *_SUBORDINATING])
+            clause, says = self._clause(main=joint in _COORDINATING)
             words += [Word(_CONJUNCTIONS[joint]), *clause]
         return words
 

@@ -79,6 +79,7 @@ class Session:
             self._after(update)
             if self._stop():
                 self._save()
+                self._tell_status()
                 raise Interrupted(f"asked to stop, saved at step {self._counters.step}")
             if self._checkpoint_due():
                 self._save()
