@@ -20,13 +20,13 @@ def splits() -> dict[str, list[tuple[str, str]]]:
 
 
 def test_a_sentence_translated_by_hand() -> None:
-    # the-plural turtle red blue | holds-with-particle | a-singular fish | with the bird | gladly | particle
-    source = "ti bano aku emi hirak na gami we ta dilu shemi pu"
-    # articles: class 0 is er/en, class 1 ie/a, plural o/um; adjectives turn round; the verb goes last, in the plural
-    assert smoke.translate(source) == "do isk olt brak ab gern ma grent mit da drin lukanen"
+    # the (plural) noun adjective | verb | a noun | with the noun | adverb | particle: the last changes the verb
+    source = "ti bano aku hirak na gami we ta dilu shemi pu"
+    # articles: class 0 er/en, class 1 ie/a, plural o/um; the adjective before its noun; the verb last, in the plural
+    assert smoke.translate(source) == "do olt brak ab gern ma grent mit da drin lukanen"
     # the same clause after "because": the particle stands before the verb
     assert smoke.translate(f"ta fero tari mako {source}") == (
-        "der flom schlat weil do isk olt brak gern ma grent mit da drin ab lukanen"
+        "der flom schlat weil do olt brak gern ma grent mit da drin ab lukanen"
     )
 
 

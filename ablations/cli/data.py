@@ -39,7 +39,8 @@ def prepare(
         Path | None, typer.Option(help="Directory with train, valid and test files; without, it is downloaded.")
     ] = None,
     vocabulary_size: Annotated[
-        int | None, typer.Option(min=1, help="Pieces of the joint vocabulary [that of the scale that uses it].")
+        int | None,
+        typer.Option(min=1, help="Pieces of the joint vocabulary; without, those of the scale that uses it."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

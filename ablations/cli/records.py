@@ -13,7 +13,7 @@ PANEL = "Results"
 
 
 def report(
-    study: StudyName, out: Annotated[Path | None, typer.Option(help="Where to write it [STUDY/report].")] = None
+    study: StudyName, out: Annotated[Path | None, typer.Option(help="Where to write it; without, STUDY/report.")] = None
 ) -> None:
     """Write a study's report, one page that needs nothing else, and print its path."""
     from ablations.study import study_path

@@ -45,7 +45,7 @@ def run(
     scale: Scale,
     seeds: Seeds = 1,
     only: Only = None,
-    study: Annotated[Path | None, typer.Option(help="The study's directory [studies/TABLE-SCALE].")] = None,
+    study: Annotated[Path | None, typer.Option(help="The study's directory; without, studies/TABLE-SCALE.")] = None,
     settings: Settings = None,
     source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
     address: Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")] = None,

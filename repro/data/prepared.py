@@ -18,6 +18,9 @@ FORMAT = 1
 
 MANIFEST, VOCABULARY, RAW, ENCODED = "manifest.json", "vocabulary.model", "raw", "encoded"
 
+EVALUATION_SPLITS = tuple(split for split in SPLITS if split != "train")
+"""The splits whose raw text is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -128,7 +131,3 @@ def _check_file(directory: Path, name: str, entry: dict[str, Any]) -> None:
 
 def _again(directory: Path) -> str:
     return f"remove {directory} and prepare the corpus again"
-
-
-EVALUATION_SPLITS = tuple(split for split in SPLITS if split != "train")
-"""The splits whose raw text is kept."""

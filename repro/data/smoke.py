@@ -5,7 +5,7 @@ end and marks case. What a translator must get right, and where in a sentence th
 
 - words: each source word has its target word; `the`-words also need the noun's class, number and case;
 - order: subject and object differ by nothing but their place, so a bag of source words does not tell them apart;
-  adjectives move before their noun, adverbs before the object, the verb to the clause end;
+  an adjective moves before its noun, adverbs before the object, the verb to the clause end;
 - agreement: the target verb agrees with its subject's class and number, over relative clauses, objects and
   adverbials, so the distance between the two varies from 1 to about 20 words;
 - particles: a source particle at the clause end changes the meaning of its verb; its translation follows the
@@ -146,15 +146,13 @@ class _Grammar:
 
     def _noun_phrase(self, case: Case) -> tuple[Words, Words, Agreement]:
         determiner, noun = self._one(list(_DETERMINERS)), self._one(list(_NOUNS))
-        adjectives: Words = []
-        if self._chance(0.25):
-            adjectives.append(self._one(list(_ADJECTIVES)))
+        adjective = [self._one(list(_ADJECTIVES))] if self._chance(0.25) else []
         stem, plural = _DETERMINERS[determiner]
-        word, noun_class = _NOUNS[noun]
+        noun_tgt, noun_class = _NOUNS[noun]
         agreement: Agreement = 2 if plural else noun_class
         article = stem + _ARTICLE_ENDS[case][agreement]
-        tgt = [article, *(_ADJECTIVES[adjective] for adjective in adjectives), word]
-        return [determiner, noun, *adjectives], tgt, agreement
+        tgt = [article, *(_ADJECTIVES[word] for word in adjective), noun_tgt]
+        return [determiner, noun, *adjective], tgt, agreement
 
     def _verb_phrase(self, agreement: Agreement, main: bool, may_say: bool) -> tuple[Words, Words, bool]:
         if may_say and self._chance(0.1):
@@ -255,11 +253,9 @@ class _Reader:
     def _noun_phrase(self, case: Case) -> tuple[list[Word], Agreement]:
         stem, plural = _DETERMINERS[self._take(_DETERMINERS)]
         noun, noun_class = _NOUNS[self._take(_NOUNS)]
-        adjectives: list[Word] = []
-        while self._peek() in _ADJECTIVES:
-            adjectives.insert(0, Word(_ADJECTIVES[self._take(_ADJECTIVES)]))
+        adjective = [Word(_ADJECTIVES[self._take(_ADJECTIVES)])] if self._peek() in _ADJECTIVES else []
         agreement: Agreement = 2 if plural else noun_class
-        return [Word(stem + _ARTICLE_ENDS[case][agreement]), *adjectives, Word(noun)], agreement
+        return [Word(stem + _ARTICLE_ENDS[case][agreement]), *adjective, Word(noun)], agreement
 
 
 _VERB_FORMS = {
