@@ -40,7 +40,7 @@ def prepare(
     ] = None,
     vocabulary_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Pieces of the joint vocabulary; without, those of the scale that uses it."),
+        typer.Option(min=1, help="Pieces of the joint vocabulary; without, the scale's."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
