@@ -68,7 +68,7 @@ MULTI30K_CPU = Scale(
         model=TransformerConfig(n_layers=3, d_model=128, d_ff=512, n_heads=8, dropout=0.1, max_positions=256),
         data=DataConfig(corpus="multi30k_en_de", vocabulary_size=4000, max_pieces=128),
         train=TrainConfig(
-            budget=3500,
+            budget=3000,
             batch_tokens=1024,
             warmup_steps=600,
             learning_rate_factor=0.7,
