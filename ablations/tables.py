@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from ablations.baselines import as_costly, as_large
 from repro.config import RunConfig, TransformerConfig
 from repro.errors import UsageError
 
@@ -167,6 +168,20 @@ POSITIONS = (
 """Section 3.5: sinusoids (the base), a learned table, or nothing to tell the order by."""
 
 
+BASELINES = (
+    BASE,
+    _row("baseline.lstm", "LSTM without attention, as large as base", as_large("lstm")),
+    _row("baseline.lstm-attention", "LSTM with attention, as large as base", as_large("lstm-attention")),
+    _row("baseline.gnmt", "GNMT, as large as base", as_large("gnmt")),
+    _row("baseline.convs2s", "ConvS2S, as large as base", as_large("convs2s")),
+    _row("baseline.lstm-flops", "LSTM without attention, as costly as base", as_costly("lstm")),
+    _row("baseline.lstm-attention-flops", "LSTM with attention, as costly as base", as_costly("lstm-attention")),
+    _row("baseline.gnmt-flops", "GNMT, as costly as base", as_costly("gnmt")),
+    _row("baseline.convs2s-flops", "ConvS2S, as costly as base", as_costly("convs2s")),
+)
+"""The models of Table 2, first with the base's number of parameters, then with its training FLOPs a token."""
+
+
 def _pick(ids: Iterable[str], *tables: tuple[Variant, ...]) -> tuple[Variant, ...]:
     known = {variant.id: variant for table in tables for variant in table}
     return tuple(known[id] for id in ids)
@@ -194,6 +209,7 @@ TABLES: dict[str, tuple[Variant, ...]] = {
     "table3": TABLE3,
     "scaling": SCALING,
     "positions": POSITIONS,
+    "baselines": BASELINES,
     "demo": DEMO,
 }
 """Every table by name. A new family of rows is one more entry."""
