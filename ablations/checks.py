@@ -19,15 +19,6 @@ BYTES_A_STUDY = 16 * 2**20
 """MLflow's database and artifacts, the report, logs."""
 
 
-def corpus_of(directory: Path, digest: str) -> Prepared:
-    """The prepared corpus in `directory`. Raises CheckError unless it is whole and has the `digest`."""
-    prepared = Prepared.load(directory)
-    if prepared.digest != digest:
-        what = f"the prepared corpus changed: its digest is {prepared.digest[:12]}, the study's is {digest[:12]}"
-        raise CheckError(what, where=str(directory), fix="put the old files back or start a new study")
-    return prepared
-
-
 def check_fits(config: RunConfig, prepared: Prepared) -> None:
     """Raise CheckError, naming split and line, when a sentence is longer than the run of `config` can take."""
     limit = _positions(config)

@@ -78,9 +78,10 @@ def _check(study: Study, data: Data, looks: Sequence[Look]) -> None:
     """Raise CheckError when a run that is to be done cannot be."""
     missing = [found for found in looks if not found.finished]
     if missing:
-        from ablations.checks import check_disk, check_fits, corpus_of
+        from ablations.checks import check_disk, check_fits
+        from repro.data.prepared import Prepared
 
-        prepared = corpus_of(data.directory, data.digest)
+        prepared = Prepared.load_same(data.directory, data.digest)
         for found in missing:
             check_fits(found.run.directory.current_config(), prepared)
         trained = {found.run.path: found for found in missing if found.status.attempt == 0}

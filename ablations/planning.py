@@ -176,11 +176,16 @@ class Plan:
         """What the figures rest on, one sentence each."""
         scale, device = self.selection.scale, self.device
         notes = [f"{self.selection.table} at {scale.name}: {scale.note}"] if scale.note else []
+        if self.selection.settings:
+            whose = f"profile {self.selection.profile}: " if self.selection.profile else ""
+            notes.append(f"{whose}the scale's base is changed by {', '.join(self.selection.settings)}")
         corpus = self.selection.base.data.corpus
         if self.text.estimated:
-            notes.append(
-                f"FLOPs are estimated from declared statistics of {corpus}; prepare it for a count of the text"
-            )
+            known = scale.base.data
+            asked = self.selection.base.data
+            same = (known.corpus, known.vocabulary_size) == (asked.corpus, asked.vocabulary_size)
+            known_text = known.corpus if same else f"{known.corpus} in {known.vocabulary_size} pieces, another text"
+            notes.append(f"FLOPs are estimated from declared statistics of {known_text}; prepare {corpus} for a count")
         else:
             notes.append(f"FLOPs are counted on the prepared text of {corpus}")
         if device.flops is None:

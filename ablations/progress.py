@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -168,10 +167,3 @@ class TrainingBar:
         elif time.monotonic() - self._spoke > PLAIN_SECONDS / 6 and not event.note:
             self._spoke = time.monotonic()
             self._console.print(f"step {event.step}, {100 * event.progress:.0f} %: {told}", highlight=False)
-
-
-def console(*, stderr: bool = False) -> Console:
-    """The console for a command's words."""
-    from rich.console import Console
-
-    return Console(file=sys.stderr if stderr else sys.stdout)

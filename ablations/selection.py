@@ -11,6 +11,7 @@ from ablations.scales import Scale, scale_of
 from ablations.tables import Variant, select, table_name
 from repro.config import RunConfig
 from repro.config.differences import LABELS
+from repro.config.profiles import profile_settings
 from repro.config.schema import replace_key
 from repro.errors import UsageError
 
@@ -47,9 +48,11 @@ class Selection:
     table: str
     scale: Scale
     settings: tuple[str, ...]
-    """The `key=value` texts laid over the scale's base."""
+    """The `key=value` texts laid over the scale's base, those of `profile` first."""
     base: RunConfig
     rows: tuple[Row, ...]
+    profile: str | None = None
+    """The profile that the base has, by name."""
 
     def with_data(self, digest: str) -> Selection:
         """The same rows over the prepared corpus with `digest`."""
@@ -57,20 +60,28 @@ class Selection:
         return dataclasses.replace(self, base=base, rows=_rows(base, [row.variant for row in self.rows]))
 
 
-def choose(table: str, scale: str, *, only: Iterable[str] | None = None, settings: Iterable[str] = ()) -> Selection:
-    """The rows of `table` (those in `only`) at `scale`, the base changed by `settings` first.
+def choose(
+    table: str,
+    scale: str,
+    *,
+    only: Iterable[str] | None = None,
+    settings: Iterable[str] = (),
+    profile: str | None = None,
+) -> Selection:
+    """The rows of `table` (those in `only`) at `scale`, the base changed by `profile`, then by `settings` first.
 
-    Raises UsageError for an unknown table, scale, variant or key, and for a row that cannot be built.
+    Raises UsageError for an unknown table, scale, variant, profile or key, and for a row that cannot be built.
     """
     name = table_name(table)
     place = scale_of(scale)
-    texts = tuple(settings)
+    texts = (*(profile_settings(profile, place.base.document()) if profile else ()), *settings)
     base = dataclasses.replace(with_settings(place.base, texts), table=name)
     try:
         base = base.resolved()
     except UsageError as error:
         raise UsageError(error.what, where=f"base of scale {scale}, {error.where}", fix=error.fix) from error
-    return Selection(table=name, scale=place, settings=texts, base=base, rows=_rows(base, select(name, only)))
+    rows = _rows(base, select(name, only))
+    return Selection(table=name, scale=place, settings=texts, base=base, rows=rows, profile=profile)
 
 
 def with_settings(base: RunConfig, settings: Iterable[str]) -> RunConfig:

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ablations.progress import TrainingBar
 from repro.config import RunConfig
+from repro.data.text import refuse_marks
 from repro.errors import CheckError
 from repro.runs.directory import RunDirectory
 
@@ -37,7 +38,7 @@ def train_here(config: RunConfig, path: Path, data_directory: Path, console: Con
     run = RunDirectory.create_at(path, config, data_directory)
     before = run.status()
     if before.state == "done":
-        console.print(f"{path}: done already, nothing to run", highlight=False)
+        console.print(f"{path}: done already, nothing to run", highlight=False, markup=False, soft_wrap=True)
     with _stoppable() as stop, TrainingBar(console) as bar:
         status = execute(run, observer=bar, stop=stop.is_set)
     told = f" ({status.reason})" if status.reason else ""
@@ -92,7 +93,7 @@ class Trained:
 
         set_up_process(config.train.threads)
         device = choose_device()
-        prepared = Prepared.load(data_directory or run.data_directory())
+        prepared = Prepared.load_same(data_directory or run.data_directory(), config.data.digest)
         model = build_model(config.model, prepared.vocabulary().size, 0, device)
         weights = load_weights(weights_file)
         with torch.no_grad():
@@ -120,14 +121,19 @@ def evaluate_here(path: Path, split: str, data_directory: Path | None = None) ->
 def translate_stream(path: Path, data_directory: Path | None, source: IO[bytes], target: IO[bytes]) -> None:
     """Translate `source` into `target` with the run in `path`: line i of the one belongs to line i of the other.
 
-    Lines end at "\\n" alone; a last one without it counts. Raises CheckError naming the line that is not UTF-8.
+    Lines end at "\\n" alone; a last one without it counts. Raises CheckError for a byte-order mark, and naming the
+    line that is not UTF-8 or longer than learned positions allow.
     """
     from repro.decoding.translate import translate_lines
 
     trained = Trained.load(path, data_directory)
     vocabulary = trained.prepared.vocabulary()
+    done = 0
     for lines in _chunks(source):
-        found = translate_lines(trained.model, vocabulary, lines, trained.config.decode, device=trained.device)
+        found = translate_lines(
+            trained.model, vocabulary, lines, trained.config.decode, device=trained.device, first_line=done + 1
+        )
+        done += len(lines)
         target.write("".join(f"{line}\n" for line in found.lines).encode("utf-8"))
         target.flush()
 
@@ -135,6 +141,8 @@ def translate_stream(path: Path, data_directory: Path | None, source: IO[bytes],
 def _chunks(source: IO[bytes]) -> Iterator[list[str]]:
     lines: list[str] = []
     for number, raw in enumerate(source, 1):  # a binary file's lines end at "\n" and nowhere else
+        if number == 1:
+            refuse_marks(raw, "standard input")
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -101,7 +101,8 @@ def table(looks: Sequence[Look], title: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    # As text: in a name given by a user, brackets are no markup.
+    grid = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
     grid.add_column("variant", no_wrap=True)
     for heading in ("seed", "state", "step", "done", "tokens/s", "BLEU"):
         grid.add_column(heading, no_wrap=True, justify="left" if heading == "state" else "right")
@@ -109,7 +110,7 @@ def table(looks: Sequence[Look], title: str) -> Table:
     for found in looks:
         status = found.status
         grid.add_row(
-            found.run.variant,
+            Text(found.run.variant),
             str(found.run.seed),
             Text(status.state, style=_STYLES.get(status.state, "")),
             str(status.step or ""),

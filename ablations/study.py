@@ -20,6 +20,7 @@ from repro.config.differences import differences
 from repro.errors import CheckError, UsageError
 from repro.files import disk_error, read_json, write_json
 from repro.runs.directory import RunDirectory
+from repro.shapes import Shape, check_shape
 
 STUDIES = Path("studies")
 """Where studies live unless a command says otherwise, relative to the working directory."""
@@ -27,6 +28,18 @@ STUDIES = Path("studies")
 PLAN = "study.json"
 RUNS = "runs"
 _SCHEMA = 1
+_SHAPE: Shape = {
+    "table": str,
+    "scale": str,
+    "base": dict,
+    "seeds": [int],
+    "set": [str],
+    "data": {"corpus": str, "directory": str, "digest": str, "vocabulary_size": int},
+    "variants": [{"id": str, "group": str, "title": str, "changes": dict}],
+    "runs": [
+        {"id": str, "variant": str, "seed": int, "hash": str, "directory": str, "same_as?": (str, type(None))},
+    ],
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,9 +86,11 @@ class Study:
         document = read_json(plan)
         if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
             raise CheckError("not a study of this version", where=str(plan), fix="use the version that made it")
-        missing = [key for key in ("table", "scale", "base", "variants", "runs", "data") if key not in document]
-        if missing:
-            raise CheckError(f"the plan lacks {', '.join(missing)}", where=str(plan), fix="restore the file")
+        check_shape(document, _SHAPE, plan, fix="restore the file")
+        known = {entry["id"] for entry in document["variants"]}
+        strange = [entry["id"] for entry in document["runs"] if entry["variant"] not in known]
+        if strange:
+            raise CheckError(f"the run {strange[0]} is of no planned row", where=str(plan), fix="restore the file")
         return Study(path=path, document=document)
 
     @property
@@ -96,7 +111,13 @@ class Study:
     @property
     def data(self) -> Data:
         """The prepared corpus."""
-        return Data(**{**self.document["data"], "directory": Path(self.document["data"]["directory"])})
+        data = self.document["data"]
+        return Data(
+            corpus=data["corpus"],
+            directory=Path(data["directory"]),
+            digest=data["digest"],
+            vocabulary_size=data["vocabulary_size"],
+        )
 
     @property
     def planned(self) -> list[StudyRun]:
@@ -131,7 +152,8 @@ def study_path(name: str) -> Path:
 
 def default_path(selection: Selection) -> Path:
     """Where the study of a selection lives unless `--study` says otherwise."""
-    return STUDIES / f"{selection.table}-{selection.scale.name}"
+    parts = (selection.table, selection.scale.name, selection.profile)
+    return STUDIES / "-".join(part for part in parts if part)
 
 
 def open_study(path: Path, selection: Selection, seeds: Iterable[int], data: Data) -> tuple[Study, list[StudyRun]]:
@@ -166,6 +188,7 @@ def _new(path: Path, selection: Selection, data: Data) -> dict[str, Any]:
         "table": selection.table,
         "scale": selection.scale.name,
         "seeds": [],
+        "profile": selection.profile,
         "set": list(selection.settings),
         "data": {
             "corpus": data.corpus,
@@ -191,7 +214,7 @@ def _check(study: Study, selection: Selection, wanted: Iterable[RunConfig]) -> N
         if study.document.get(name) != asked
     ]
     if not faults:
-        faults = differences(RunConfig.read(study.document["base"]), selection.base)
+        faults = differences(_base_of(study), selection.base)
     if not faults:
         hashes = {(run.variant, run.seed): run.hash for run in study.planned}
         faults = [
@@ -205,6 +228,15 @@ def _check(study: Study, selection: Selection, wanted: Iterable[RunConfig]) -> N
             where=str(study.path),
             fix="choose another directory with --study",
         )
+
+
+def _base_of(study: Study) -> RunConfig:
+    """The base that `study` was frozen with."""
+    try:
+        return RunConfig.read(study.document["base"])
+    except UsageError as error:
+        what = f"its base cannot be read ({error})"
+        raise CheckError(what, where=str(study.path / PLAN), fix="use the version that made it") from error
 
 
 def _grow(document: dict[str, Any], selection: Selection, wanted: Iterable[RunConfig]) -> bool:
@@ -227,7 +259,8 @@ def _grow(document: dict[str, Any], selection: Selection, wanted: Iterable[RunCo
         if twin is not None:
             entry |= {"directory": twin["directory"], "same_as": twin.get("same_as", twin["id"])}
         runs.setdefault(id, entry)
-    place = {variant.id: index for index, variant in enumerate(variants_of(selection.table))}
+    names = [variant.id for variant in variants_of(selection.table)]
+    place = {id: index for index, id in enumerate(dict.fromkeys([*names, *variants]))}
     document["variants"] = sorted(variants.values(), key=lambda entry: place[entry["id"]])
     document["runs"] = sorted(runs.values(), key=lambda entry: (entry["seed"], place[entry["variant"]]))
     document["seeds"] = sorted({entry["seed"] for entry in runs.values()})

@@ -8,9 +8,8 @@ from reports.comparable import agreed
 from reports.measures import bleu_on_test, measure
 from reports.records import BASE, Run, Study
 from repro.data.text import read_lines
-from repro.decoding.scores import text_sha256
 from repro.errors import CheckError
-from repro.files import read_json
+from repro.files import digest_of_file, read_json
 from repro.runs.directory import RunDirectory
 
 _SHOWN = 6
@@ -79,8 +78,9 @@ def _raw_test(study: Study) -> tuple[list[str], list[str]] | None:
     try:
         # The prepared corpus's own reader needs torch, which a report does without.
         languages = read_json(folder / "manifest.json")["languages"]
-        src, tgt = (read_lines(folder / "raw" / f"test.{language}") for language in languages)
+        files = [folder / "raw" / f"test.{language}" for language in languages]
+        src, tgt = (read_lines(file) for file in files)
     except (CheckError, KeyError, TypeError, ValueError):
         return None
     scored_on = agreed(study, "test", "reference_sha256")
-    return (src, tgt) if len(src) == len(tgt) and text_sha256(tgt) == scored_on else None
+    return (src, tgt) if len(src) == len(tgt) and digest_of_file(files[1]) == scored_on else None

@@ -12,10 +12,25 @@ from typing import Any, Literal
 from repro.errors import CheckError, UsageError
 from repro.files import read_json
 from repro.runs.directory import RunDirectory
+from repro.shapes import Shape, check_shape
 
 State = Literal["done", "failed", "diverged", "stopped", "running", "missing", "unreadable"]
 STATES: tuple[State, ...] = ("done", "failed", "diverged", "unreadable", "stopped", "running", "missing")
 """In the order in which summaries count them. missing: planned and not begun. unreadable: its records are damaged."""
+
+_PLAN: Shape = {
+    "table": str,
+    "scale": str,
+    "seeds": [int],
+    "set?": [str],
+    "base?": dict,
+    "data?": {"corpus?": str, "directory?": str, "digest?": str, "vocabulary_size?": int},
+    "variants": [{"id": str, "group": str, "title": str, "changes": dict}],
+    "runs": [
+        {"id": str, "variant": str, "seed": int, "hash": str, "directory": str, "same_as?": (str, type(None))},
+    ],
+}
+"""What a report needs of study.json."""
 
 BASE = "base"
 """The variant that every other row is compared with."""
@@ -141,26 +156,28 @@ def load_study(directory: Path) -> Study:
     if not plan.is_file():
         raise CheckError("no study here", where=str(directory), fix="name a directory made by ablate run")
     document = read_json(plan)
-    try:
-        return Study(
-            path=directory,
-            name=directory.resolve().name,
-            table=document["table"],
-            scale=document["scale"],
-            seeds=tuple(document["seeds"]),
-            overrides=tuple(document.get("set", ())),
-            data=document.get("data", {}),
-            created=str(document.get("created", "")),
-            version=str(document.get("version", "")),
-            planned_base=flatten(document.get("base", {})),
-            variants=tuple(
-                Variant(id=entry["id"], group=entry["group"], title=entry["title"], changes=entry["changes"])
-                for entry in document["variants"]
-            ),
-            runs=tuple(_load_run(directory, entry) for entry in document["runs"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckError(f"not a study's plan ({error!r})", where=str(plan), fix="restore the file") from error
+    check_shape(document, _PLAN, plan, fix="restore the file")
+    known = {entry["id"] for entry in document["variants"]}
+    strange = [entry["id"] for entry in document["runs"] if entry["variant"] not in known]
+    if strange:
+        raise CheckError(f"the run {strange[0]} is of no planned row", where=str(plan), fix="restore the file")
+    return Study(
+        path=directory,
+        name=directory.resolve().name,
+        table=document["table"],
+        scale=document["scale"],
+        seeds=tuple(document["seeds"]),
+        overrides=tuple(document.get("set", ())),
+        data=document.get("data", {}),
+        created=str(document.get("created", "")),
+        version=str(document.get("version", "")),
+        planned_base=flatten(document.get("base", {})),
+        variants=tuple(
+            Variant(id=entry["id"], group=entry["group"], title=entry["title"], changes=entry["changes"])
+            for entry in document["variants"]
+        ),
+        runs=tuple(_load_run(directory, entry) for entry in document["runs"]),
+    )
 
 
 def at(document: Mapping[str, Any], *path: str) -> Any:

@@ -117,13 +117,17 @@ def write_json(path: Path, document: Any) -> None:
 def read_json(path: Path) -> Any:
     """The document in `path`. Raises CheckError naming the file when it is missing or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except FileNotFoundError as error:
         raise CheckError("no such file", where=str(path)) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, NaN, a number of thousands of digits
         raise CheckError(f"not a JSON document ({error})", where=str(path)) from error
     except OSError as error:
         raise CheckError(f"cannot be read ({error.strerror})", where=str(path)) from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def canonical_json(document: Any) -> str:

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rich.console import Console
+
 from ablations.cluster import Resources
-from ablations.progress import Teller, console
+from ablations.progress import Teller
 from ablations.selection import choose
 from ablations.study import Data, Study, StudyRun, open_study
 from ablations.sweep import sweep
@@ -65,7 +67,7 @@ def main() -> int:
     study, asked = pretended_study(Path(sys.argv[1]), sys.argv[2].split(","))
     if len(sys.argv) > 3:
         os.environ[SECONDS] = sys.argv[3]
-    outcome = sweep(study, asked, Resources(cpus=2), Teller(console()), execute="sweep_driver:pretend")
+    outcome = sweep(study, asked, Resources(cpus=2), Teller(Console()), execute="sweep_driver:pretend")
     print("ray imported:", "ray" in sys.modules)
     return 1 if outcome.unfinished else 0
 

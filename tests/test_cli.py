@@ -156,6 +156,22 @@ def test_a_disk_without_room_for_the_runs_is_refused(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied", "a/b"), OSError(5, "Input/output error", "a/b")]
+)
+def test_trouble_with_a_file_system_is_one_line_wherever_it_comes_from(
+    error: OSError, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ablations.study.study_path", refuse)
+    assert run(["status", "s"]) == 3
+    told = capfd.readouterr().err
+    assert told.startswith(f"ablate: a/b: {error.strerror} (")
+    assert told.count("\n") == 1
+
+
 # Documents.
 
 
@@ -236,6 +252,42 @@ def test_translating_nothing_gives_nothing(trained: Path) -> None:
 def test_a_line_that_is_not_utf8_is_named(trained: Path) -> None:
     with pytest.raises(CheckError, match="line 2 is not UTF-8"):
         translate_stream(trained, None, io.BytesIO(b"ba\nb\xe9\n"), io.BytesIO())
+
+
+def test_a_byte_order_mark_is_refused_before_it_becomes_part_of_a_sentence(trained: Path) -> None:
+    for mark in (b"\xef\xbb\xbf", b"\xff\xfe"):
+        with pytest.raises(CheckError, match=r"standard input: (begins with a byte-order mark|is UTF-16)"):
+            translate_stream(trained, None, io.BytesIO(mark + b"ba\n"), io.BytesIO())
+
+
+def test_a_line_too_long_for_learned_positions_is_named_by_its_place_in_the_whole_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = settings(*TINY, "model.max_positions=60", "train.budget=1")
+    arguments = ["train", "--scale", "smoke", "--variant", "E.learned", "--out", "learned", *learned]
+    assert run(arguments) == 0
+    monkeypatch.setattr("ablations.single._LINES_AT_ONCE", 2)
+    source, target = io.BytesIO(b"ta\n" * 4 + b"ta " * 200 + b"\n"), io.BytesIO()
+    with pytest.raises(CheckError, match=r"^line 5: \d+ pieces with the end mark, learned positions end at 60"):
+        translate_stream(tmp_path / "learned", None, source, target)
+    assert target.getvalue().count(b"\n") == 4
+
+
+def test_another_corpus_than_the_one_trained_on_is_refused(
+    trained: Path, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for path in (data / "smoke" / "raw").iterdir():
+        lines = path.read_bytes().split(b"\n")[:400] if path.name.startswith("train") else [path.read_bytes()[:-1], b""]
+        (text / path.name).write_bytes(b"\n".join([*lines[:-1], b""]))
+    assert run(["data", "prepare", "local:svo-sov", "--source", "text", "--vocabulary-size", "320"]) == 0
+    (other,) = (data / "local-svo-sov").glob("320-*")
+    capfd.readouterr()
+    assert run(["evaluate", str(trained), "--data", str(other)]) == 3
+    told = capfd.readouterr().err
+    assert f"{other}: the prepared corpus changed" in told
+    assert told.count("\n") == 1
 
 
 def test_an_unfinished_run_cannot_translate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

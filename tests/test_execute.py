@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import random
@@ -179,6 +180,27 @@ def test_bleu_is_what_the_sacrebleu_command_says_of_the_kept_hypotheses(
         round(result["test"]["bleu"], 14),
         round(result["test"]["chrf"], 14),
     ]
+
+
+def test_the_digest_of_the_references_is_that_of_the_untouched_file(corpus: Prepared, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for split in ("train", "valid", "test"):
+        for language in ("svo", "sov"):
+            source = corpus.raw_path("test" if split == "train" else split, "src" if language == "svo" else "tgt")
+            # Line ends of another system, and none after the last line.
+            (text / f"{split}.{language}").write_bytes(
+                source.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
+            )
+    odd = prepare("local:svo-sov", vocabulary_size=100, data_root=tmp_path / "data", source=text, max_pieces=64)
+    config = configuration(odd, budget=1)
+    run = made(tmp_path, odd, dataclasses.replace(config, data=dataclasses.replace(config.data, vocabulary_size=100)))
+    assert execute(run).state == "done"
+    result = run.result()
+    assert result is not None
+    for split in ("valid", "test"):
+        file = (text / f"{split}.sov").read_bytes()
+        assert result[split]["reference_sha256"] == hashlib.sha256(file).hexdigest()
 
 
 def test_counts_are_those_of_the_batches(corpus: Prepared, undisturbed: RunDirectory) -> None:

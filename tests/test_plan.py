@@ -180,6 +180,13 @@ def test_the_document_has_the_promised_keys() -> None:
     assert any("estimated" in note for note in document["notes"])
 
 
+def test_an_estimate_for_another_text_says_whose_statistics_stand_in() -> None:
+    selection = choose("positions", "smoke", only=["base"], settings=["data.corpus=local:en-de"])
+    notes = plan(selection, 1, prepared=None, device=Device.gpu("A100")).notes
+    (note,) = [note for note in notes if "estimated" in note]
+    assert "statistics of smoke in 320 pieces, another text; prepare local:en-de for a count" in note
+
+
 def test_declared_statistics_give_the_batches_that_fit() -> None:
     text = Text.declared(replace(scale_of("smoke").statistics, pairs=1000, src=10.0, tgt=20.0, fill=0.5), 400)
     assert text.batches == 100

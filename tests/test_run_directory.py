@@ -311,6 +311,52 @@ def test_a_status_from_a_later_version_is_one_clear_line(run: RunDirectory) -> N
         run.status()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"state": "running", "step": "x"}',
+        '{"state": "on fire"}',
+        '{"state": "done", "attempt": 1e9',
+    ],
+)
+def test_a_damaged_status_is_one_clear_line_with_the_remedy(content: str, run: RunDirectory) -> None:
+    (run.path / "status.json").write_text(content)
+    with pytest.raises(CheckError, match=r"status\.json: not a status .*\(remove it: ") as caught:
+        run.status()
+    assert "\n" not in str(caught.value)
+    (run.path / "status.json").unlink()
+    assert run.status().state == "planned"
+
+
+@pytest.mark.parametrize(
+    ("result", "wrong"),
+    [
+        ({"steps": None}, "steps is None"),
+        ({"steps": 3, "train_seconds": "x"}, "train_seconds is 'x'"),
+        ({"steps": 3, "test": None}, "test is None"),
+        ({"steps": 3, "test": {"bleu": "30"}}, r"test\.bleu is '30'"),
+        ({"steps": 3, "target_tokens_per_second": True}, "target_tokens_per_second is True"),
+    ],
+)
+def test_a_damaged_result_names_what_is_wrong_and_how_to_score_again(
+    result: dict[str, object], wrong: str, run: RunDirectory
+) -> None:
+    (run.path / "result.json").write_text(json.dumps({"schema": 1} | result))
+    for reading in (run.result, run.status):
+        with pytest.raises(CheckError, match=rf"result\.json: damaged \({wrong}, .*remove it and run again"):
+            reading()
+
+
+def test_numbers_that_json_does_not_know_are_refused(run: RunDirectory) -> None:
+    (run.path / "result.json").write_text('{"schema": 1, "test": {"bleu": NaN}}')
+    with pytest.raises(CheckError, match=r"result\.json: not a JSON document \(NaN is no number of JSON\)"):
+        run.result()
+
+
 def test_what_a_killed_owner_left_half_written_is_removed_and_nothing_else(run: RunDirectory) -> None:
     run.write_status(Status(state="running"))
     run.write_hypotheses("test", ["x"])

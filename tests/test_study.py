@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from ablations import status
 from ablations.selection import choose
@@ -236,3 +238,39 @@ def test_a_planned_run_whose_directory_is_gone_is_told_so(tmp_path: Path) -> Non
     assert "no run directory" in status.look(study.runs[0]).status.reason
     _, asked = opened(tmp_path)
     assert RunDirectory(asked[0].path).status().state == "planned"
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"runs": None}, "runs is None, not a list"),
+        ({"runs": [{"id": "x"}]}, r"runs\[0\]\.variant is missing"),
+        ({"data": {"corpus": "smoke"}}, r"data\.directory is missing"),
+        ({"variants": [{"id": "base"}]}, r"variants\[0\]\.group is missing"),
+        ({"variants": []}, "the run base-s1-.* is of no planned row"),
+        ({"base": 3}, "base is 3, not an object"),
+    ],
+)
+def test_a_damaged_plan_is_one_clear_line(tmp_path: Path, change: dict[str, Any], wrong: str) -> None:
+    opened(tmp_path / "s")
+    (tmp_path / "s" / "study.json").write_text(json.dumps(frozen(tmp_path / "s") | change))
+    with pytest.raises(CheckError, match=rf"study\.json: .*{wrong}") as caught:
+        Study.load(tmp_path / "s")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_frozen_base_that_cannot_be_read_is_a_failed_check(tmp_path: Path) -> None:
+    opened(tmp_path / "s")
+    document = frozen(tmp_path / "s")
+    document["base"]["model"]["n_haeds"] = 3
+    (tmp_path / "s" / "study.json").write_text(json.dumps(document))
+    with pytest.raises(CheckError, match=r"its base cannot be read .*n_haeds"):
+        opened(tmp_path / "s")
+
+
+def test_brackets_in_a_studys_name_are_text(tmp_path: Path) -> None:
+    study, _ = opened(tmp_path / "[bold]x[", only=["base"])
+    console = Console(file=io.StringIO(), width=120)
+    console.print(status.table([status.look(run) for run in study.planned], f"{study.name}: 1 planned"))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().startswith("[bold]x[: 1 planned")

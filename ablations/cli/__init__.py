@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import typer
 
-from ablations.cli import data, records, runs, studies
+from ablations.cli import data, proof, records, runs, studies
 from repro import __version__
 from repro.errors import UserError
 
@@ -26,6 +26,7 @@ app.add_typer(data.app, name="data")
 studies.register(app)
 runs.register(app)
 records.register(app)
+proof.register(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -61,6 +62,9 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has gone; Python would complain again when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a place without permission, a disk that is full or broken: nothing of ours
+        place = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{place}{error.strerror or error} (check the place, its permissions and the disk)", 3)
     except Exception as error:
         if not isinstance(error, _WrongUsage):
             raise

@@ -21,6 +21,10 @@ Only = Annotated[str | None, typer.Option(help="Rows to take, joined by commas, 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the base, e.g. train.budget=500.")
 ]
+Profile = Annotated[
+    str | None,
+    typer.Option(help="Base as in the authors' code: tensor2tensor-2017-06 or tensor2tensor-v2. Before --set."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 StudyName = Annotated[str, typer.Argument(help="A study's directory, or its name under studies/.")]
 RunPath = Annotated[Path, typer.Argument(help="A run's directory.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.options import Json, RunPath, Scale, Settings
+from ablations.cli.options import Json, Profile, RunPath, Scale, Settings
 from repro.errors import UsageError
 
 PANEL = "Single runs"
@@ -23,6 +23,7 @@ def train(
     out: Annotated[Path, typer.Option(help="The run's directory; an unfinished run in it is gone on with.")],
     variant: Annotated[str, typer.Option(help="A row of any table, e.g. base or A.h1.")] = "base",
     seed: Annotated[int, typer.Option(min=1, help="The run's seed.")] = 1,
+    profile: Profile = None,
     settings: Settings = None,
     source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
 ) -> int:
@@ -33,7 +34,7 @@ def train(
     from ablations.single import train_here
     from ablations.tables import table_of
 
-    selection = choose(table_of(variant), scale, only=[variant], settings=settings or ())
+    selection = choose(table_of(variant), scale, only=[variant], settings=settings or (), profile=profile)
     prepared = prepare_for(selection.base.data, source=source, say=print)
     config = selection.with_data(prepared.digest).rows[0].with_seed(seed)
     check_fits(config, prepared)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.options import Json, Only, Scale, Seeds, Settings, StudyName, Table
+from ablations.cli.options import Json, Only, Profile, Scale, Seeds, Settings, StudyName, Table
 
 PANEL = "Studies"
 
@@ -18,6 +18,7 @@ def plan(
     scale: Scale,
     seeds: Seeds = 1,
     only: Only = None,
+    profile: Profile = None,
     settings: Settings = None,
     gpu: Annotated[str | None, typer.Option(help="Reckon hours for this GPU, e.g. A100 or P100.")] = None,
     as_json: Json = False,
@@ -27,7 +28,7 @@ def plan(
     from ablations.corpora import prepared_already
     from ablations.selection import choose
 
-    selection = choose(table, scale, only=options.names(only), settings=settings or ())
+    selection = choose(table, scale, only=options.names(only), settings=settings or (), profile=profile)
     planned = planning.plan(
         selection,
         len(options.seeds(seeds)),
@@ -46,6 +47,7 @@ def run(
     seeds: Seeds = 1,
     only: Only = None,
     study: Annotated[Path | None, typer.Option(help="The study's directory; without, studies/TABLE-SCALE.")] = None,
+    profile: Profile = None,
     settings: Settings = None,
     source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
     address: Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")] = None,
@@ -60,7 +62,7 @@ def run(
     from ablations.selection import choose
 
     return conduct(
-        choose(table, scale, only=options.names(only), settings=settings or ()),
+        choose(table, scale, only=options.names(only), settings=settings or (), profile=profile),
         options.seeds(seeds),
         path=study,
         source=source,

@@ -113,6 +113,8 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         _positive("decode", beam=self.beam, extra_length=self.extra_length, batch_tokens=self.batch_tokens)
+        if abs(self.alpha) > 10.0:
+            raise UsageError(f"alpha is {self.alpha}", where="decode", fix="choose from -10 to 10; the paper's is 0.6")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,9 @@ from repro.errors import UsageError
 
 T = TypeVar("T")
 
+LARGEST_INTEGER = 2**53
+"""The largest whole number that a float, and so every reader of JSON, keeps exactly."""
+
 
 def _hints(kind: type) -> dict[str, Any]:
     """The types of a dataclass's fields by name; looked up once, because this takes most of the time of a hash."""
@@ -26,7 +29,7 @@ _look_up = functools.cache(typing.get_type_hints)
 
 
 def from_document(kind: type[T], document: Mapping[str, Any], where: str = "") -> T:
-    """An instance of the dataclass `kind` from `document`; unknown keys and wrong types raise UsageError."""
+    """An instance of the dataclass `kind` from `document`; unknown or missing keys, wrong types raise UsageError."""
     hints = _hints(kind)
     values: dict[str, Any] = {}
     for key, value in document.items():
@@ -34,6 +37,10 @@ def from_document(kind: type[T], document: Mapping[str, Any], where: str = "") -
         if key not in hints:
             raise unknown_key(path, [f"{where}.{name}" if where else name for name in hints])
         values[key] = _parse(hints[key], value, path)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if no_default and field.name not in values:
+            raise UsageError(f"{field.name!r} is missing", where=where)
     return kind(**values)
 
 
@@ -90,9 +97,7 @@ def _match(option: Any, value: Any, where: str) -> tuple[bool, Any]:
     if option is bool:
         return isinstance(value, bool), value
     if option is int:
-        if isinstance(value, float) and value.is_integer():
-            return True, int(value)
-        return isinstance(value, int) and not isinstance(value, bool), value
+        return _match_integer(value, where)
     if option is float:
         good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         return good, float(value) + 0.0 if good else value  # -0.0 becomes 0.0: equal settings have one text form
@@ -101,6 +106,16 @@ def _match(option: Any, value: Any, where: str) -> tuple[bool, Any]:
     if dataclasses.is_dataclass(option) and isinstance(option, type):
         return _match_dataclass(option, value, where)
     raise TypeError(f"{where}: configuration fields of type {option} are not supported")
+
+
+def _match_integer(value: Any, where: str) -> tuple[bool, Any]:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False, value
+    if abs(value) > LARGEST_INTEGER:
+        raise UsageError("too large a number", where=where, fix=f"the largest is {LARGEST_INTEGER}")
+    return True, value
 
 
 def _match_tuple(items: tuple[Any, ...], value: Any, where: str) -> tuple[bool, Any]:

@@ -39,8 +39,3 @@ class Batch:
     def src_mask(self) -> Tensor:
         """[batch, src_len] bool, True on real pieces."""
         return self.src != PAD
-
-    @property
-    def tgt_mask(self) -> Tensor:
-        """[batch, tgt_len] bool, True on real pieces."""
-        return self.tgt_out != PAD

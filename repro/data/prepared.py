@@ -12,11 +12,23 @@ from repro.data.text import read_lines
 from repro.data.vocabulary import Vocabulary
 from repro.errors import CheckError
 from repro.files import digest_of, digest_of_file, read_json, write_json
+from repro.shapes import Shape, check_shape
 
 FORMAT = 1
 """Raised whenever files of before can no longer be read."""
 
 MANIFEST, VOCABULARY, RAW, ENCODED = "manifest.json", "vocabulary.model", "raw", "encoded"
+
+_MANIFEST: Shape = {
+    "corpus": str,
+    "languages": [str],
+    "inputs": {"settings": dict, "text": dict},
+    "counts": dict.fromkeys(SPLITS, dict),
+    "notes": [str],
+    "files": dict,
+    "digest": str,
+}
+_ENTRY: Shape = {"bytes": int, "sha256": str}
 
 EVALUATION_SPLITS = tuple(split for split in SPLITS if split != "train")
 """The splits whose raw text is kept."""
@@ -37,13 +49,27 @@ class Prepared:
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             what = f"not a manifest of format {FORMAT}"
             raise CheckError(what, where=str(directory / MANIFEST), fix=_again(directory))
+        check_shape(manifest, _MANIFEST, directory / MANIFEST, fix=_again(directory))
         for name, entry in manifest["files"].items():
+            check_shape(entry, _ENTRY, directory / MANIFEST, fix=_again(directory))
             _check_file(directory, name, entry)
         if manifest["digest"] != digest_of_manifest(manifest):
             raise CheckError(
                 "its digest is not that of its content", where=str(directory / MANIFEST), fix=_again(directory)
             )
         return Prepared(directory, manifest)
+
+    @staticmethod
+    def load_same(directory: Path, digest: str) -> Prepared:
+        """The prepared corpus in `directory`. Raises CheckError as `load` does, and when its digest is not `digest`."""
+        prepared = Prepared.load(directory)
+        if prepared.digest != digest:
+            raise CheckError(
+                f"the prepared corpus changed: its digest is {prepared.digest[:12]}, wanted is {digest[:12]}",
+                where=str(directory),
+                fix="put the old files back, or start a new study or run",
+            )
+        return prepared
 
     @property
     def corpus(self) -> str:

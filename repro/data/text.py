@@ -46,10 +46,7 @@ def decode_lines(content: bytes, where: str) -> list[str]:
     """The lines of a file's bytes, by the rules of `read_lines`; `where` names the file in errors."""
     if not content:
         raise CheckError("is empty", where=where, fix="give a file with one sentence a line")
-    if content.startswith(_UTF16):
-        raise CheckError("is UTF-16, not UTF-8", where=where, fix="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
-    if content.startswith(codecs.BOM_UTF8):
-        raise CheckError("begins with a byte-order mark", where=where, fix="remove it: tail -c +4 OLD > NEW")
+    refuse_marks(content, where)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -60,6 +57,14 @@ def decode_lines(content: bytes, where: str) -> list[str]:
             fix="convert the file, e.g.: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW",
         ) from error
     return split_lines(text)
+
+
+def refuse_marks(content: bytes, where: str) -> None:
+    """Raise CheckError when a text's first bytes `content` are a byte-order mark; `where` names it in errors."""
+    if content.startswith(_UTF16):
+        raise CheckError("is UTF-16, not UTF-8", where=where, fix="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
+    if content.startswith(codecs.BOM_UTF8):
+        raise CheckError("begins with a byte-order mark", where=where, fix="remove it: tail -c +4 OLD > NEW")
 
 
 def split_lines(text: str) -> list[str]:

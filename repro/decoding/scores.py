@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from bisect import bisect_left
@@ -40,8 +39,8 @@ def score(
 
     Keys: `bleu` (protocol 13a), `bleu_intl`, `bleu_compound` (Moses tokens of the target `language`, "de", compounds
     split; see `repro.decoding.tokenise`), as far as `protocols` asks for them, and `chrf`; `signatures`, one for each
-    score; `sentences`; `reference_sha256` (`text_sha256` of the references); `warnings`, also logged; `unavailable`,
-    the reason for each score that is None: the compound protocol needs sacremoses and a language.
+    score; `sentences`; `warnings`, also logged; `unavailable`, the reason for each score that is None: the compound
+    protocol needs sacremoses and a language.
     Raises CheckError when there is nothing to score or the sides differ in number.
     """
     _check(hypotheses, references)
@@ -67,7 +66,6 @@ def score(
         "signatures": signatures,
         "unavailable": unavailable,
         "sentences": len(references),
-        "reference_sha256": text_sha256(references),
         "warnings": segmentation_warnings(hypotheses),
     }
 
@@ -112,11 +110,6 @@ def segmentation_warnings(hypotheses: Sequence[str]) -> list[str]:
             logger.warning(warning)
             warnings.append(warning)
     return warnings
-
-
-def text_sha256(lines: Sequence[str]) -> str:
-    """SHA-256 (hex) of `lines` as a UTF-8 file would hold them, each ended by a line feed."""
-    return hashlib.sha256("".join(line + "\n" for line in lines).encode("utf-8")).hexdigest()
 
 
 class _NoLanguageError(Exception):

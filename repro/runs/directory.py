@@ -16,10 +16,12 @@ from typing import Any, Literal
 from repro import SEMANTICS_VERSION
 from repro.config.differences import LABELS, differences
 from repro.config.run import RunConfig
-from repro.errors import CheckError, UserError
+from repro.config.schema import from_document
+from repro.errors import CheckError, UsageError, UserError
 from repro.files import create_bytes, digest_of, disk_error, read_json, write_json, write_text
 from repro.runs import attempts, metrics
 from repro.runs.metrics import MetricLine
+from repro.shapes import Shape, check_shape
 
 __all__ = ["SCHEMA", "MetricLine", "RunDirectory", "Split", "State", "Status"]
 
@@ -28,6 +30,23 @@ SCHEMA = 1
 
 State = Literal["planned", "running", "done", "failed", "diverged", "stopped"]
 Split = Literal["valid", "test"]
+
+_SCORES: Shape = {"bleu?": (float, type(None)), "signatures?": dict, "warnings?": list}
+_RESULT: Shape = {
+    "steps?": int,
+    "train_seconds?": float,
+    "target_tokens_per_second?": float,
+    "train_flops?": float,
+    "seconds?": dict,
+    "flops?": dict,
+    "valid?": _SCORES,
+    "test?": _SCORES,
+    "digests?": dict,
+    "differs_from_paper?": list,
+}
+"""What others rely on in result.json."""
+_ENVIRONMENT: Shape = {"code?": dict, "slurm?": dict, "versions?": dict}
+_SCORE_AGAIN = "put the file back, or remove it and run again: the run is then scored anew from its last checkpoint"
 
 _OWNERS_FILES = (".status.json.*", ".metrics.jsonl.*", ".result.json.*", ".environment.json.*", "hypotheses/.*")
 
@@ -191,7 +210,7 @@ class RunDirectory:
         """The result, or None when the run is not done."""
         if not self._result_path.exists():
             return None
-        return _checked(self._result_path)
+        return _checked(self._result_path, _RESULT, fix=_SCORE_AGAIN)
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write the result: from now on the run is done. "schema" is added."""
@@ -220,7 +239,7 @@ class RunDirectory:
         path = self.path / "environment.json"
         if not path.exists():
             return None
-        return _checked(path)
+        return _checked(path, _ENVIRONMENT, fix="remove it: it only tells where the run ran")
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         """Write where and with what the run runs. "schema" is added."""
@@ -286,10 +305,14 @@ class RunDirectory:
     def _written_status(self) -> Status:
         if not self._status_path.exists():
             return Status(state="planned")
+        fix = "remove it: the run's other files tell where it stands"
         try:
-            return Status(**read_json(self._status_path))
-        except TypeError as error:
-            raise CheckError(f"not a status ({error})", where=str(self._status_path)) from error
+            document = read_json(self._status_path)
+            check_shape(document, dict, self._status_path)
+            return from_document(Status, document)
+        except (CheckError, UsageError) as error:
+            what = error.what if isinstance(error, CheckError) else str(error)
+            raise CheckError(f"not a status ({what})", where=str(self._status_path), fix=fix) from error
 
     def _done(self, written: Status) -> Status:
         result = self.result() or {}
@@ -308,11 +331,15 @@ def _json_bytes(document: Any) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
 
 
-def _checked(path: Path) -> dict[str, Any]:
-    """The document in `path`, which must be of a schema that this version reads."""
-    document = read_json(path)
+def _checked(path: Path, shape: Shape = dict, *, fix: str = "") -> dict[str, Any]:
+    """The document in `path`, which must be of a schema that this version reads and of `shape`."""
+    try:
+        document = read_json(path)
+    except CheckError as error:
+        raise CheckError(error.what, where=error.where, fix=error.fix or fix) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise CheckError(f"not a document of schema {SCHEMA}", where=str(path), fix="was it made by a later version?")
+    check_shape(document, shape, path, fix=fix)
     return document
 
 

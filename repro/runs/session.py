@@ -12,7 +12,6 @@ from repro.data.batches import Sampler, collate
 from repro.data.pieces import Batch
 from repro.data.prepare import Prepared
 from repro.decoding.scores import PROTOCOLS, Protocol
-from repro.errors import CheckError
 from repro.runs.attempts import Attempt
 from repro.runs.directory import MetricLine, RunDirectory, Split, Status
 from repro.runs.environment import environment
@@ -46,7 +45,7 @@ class Session:
         self._config: RunConfig = run.current_config()
         set_up_process(self._config.train.threads)
         self._device = choose_device()
-        self._prepared = _load_corpus(self._config, data_directory or run.data_directory())
+        self._prepared = Prepared.load_same(data_directory or run.data_directory(), self._config.data.digest)
         self._trainer = Trainer(self._config, self._prepared.vocabulary().size, self._device)
         self._window = Window()
         encoded = self._prepared.encoded("train")
@@ -264,14 +263,3 @@ class Session:
                 target_tokens_per_second=counters.target_tokens_per_second,
             )
         )
-
-
-def _load_corpus(config: RunConfig, directory: Path) -> Prepared:
-    prepared = Prepared.load(directory)
-    if config.data.digest and prepared.digest != config.data.digest:
-        raise CheckError(
-            f"the prepared corpus changed: digest {prepared.digest[:12]}, not {config.data.digest[:12]}",
-            where=str(directory),
-            fix="put the old files back or start a new study",
-        )
-    return prepared

@@ -9,8 +9,6 @@ from typing import Any
 from repro.config import TrainConfig
 from repro.config.schema import from_document
 
-CLOCKS = ("train", "data", "evaluate", "decode", "checkpoint")
-
 
 @dataclass(kw_only=True, slots=True)
 class Seconds:

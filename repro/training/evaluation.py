@@ -91,6 +91,7 @@ def evaluate(
     scoring = time.perf_counter()
     seconds.decode += scoring - decoding
     scores |= score(translations.lines, references, language=prepared.languages[1], protocols=protocols)
+    scores["reference_sha256"] = prepared.reference_sha256(split)
     scores["capped_share"] = translations.capped_share
     scores["unknown_share"] = translations.unknown_share
     scores["bleu_by_length"] = bleu_by_length(translations.lines, references)
