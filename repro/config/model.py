@@ -12,8 +12,8 @@ from repro.errors import UsageError
 class TransformerConfig:
     """The Transformer of Vaswani et al. (2017), section 3; symbols are the paper's.
 
-    `d_k` and `d_v` left at None follow as d_model / n_heads, as the paper sets them; `resolved()` fills them in. Source,
-    target and softmax always share one matrix (section 3.4): untied ones are no option.
+    `d_k` and `d_v` left at None follow as d_model / n_heads, as the paper sets them; `resolved()` fills them in.
+    Source, target and softmax always share one matrix (section 3.4): untied ones are no option.
     """
 
     family: Literal["transformer"] = "transformer"
