@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 _PREFIX = "ablate-"
 _ANSWER_SECONDS = 5.0
+_NODE_SECONDS = 5.0
+"""Between two looks at whether the cluster has a node that lives."""
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Hardly anything goes through Ray's object store; its least is 75 MB."""
 
@@ -81,7 +84,8 @@ class Cluster:
     def run(self, orders: Iterable[Order]) -> dict[str, str]:
         """Do the runs, as many at a time as there is room for; the reason of each that did not end well, by directory.
 
-        Returns when none is left: the failure of one never ends the others.
+        Returns when none is left: the failure of one never ends the others. Raises CheckError when Ray itself died,
+        for which Tune would wait for ever.
         """
         from ray import tune
 
@@ -96,6 +100,7 @@ class Cluster:
                     name="sweep",
                     storage_path=str(storage),
                     failure_config=tune.FailureConfig(max_failures=RETRIES),
+                    callbacks=[_node_watch()],
                     verbose=0,
                 ),
             ).fit()
@@ -121,7 +126,8 @@ class Cluster:
                 logging_level=logging.ERROR,
                 _temp_dir=str(self._private),
             )
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # Ray raises plain ones, too, when a part of it does not come up in time
+            ray.shutdown()
             shutil.rmtree(self._private, ignore_errors=True)
             fix = "free memory, /dev/shm and /tmp and run the same command again"
             raise CheckError(f"Ray does not start: {_last_line(error)}", fix=fix) from error
@@ -180,6 +186,25 @@ def _check_answers(address: str) -> None:
         what = f"nobody answers ({error.strerror if isinstance(error, OSError) and error.strerror else error})"
         fix = "start Ray there or leave --address out"
         raise CheckError(what, where=f"--address {address}", fix=fix) from error
+
+
+def _node_watch() -> Any:
+    """A callback of Tune that raises CheckError once no node of the cluster lives."""
+    import ray
+    from ray import tune
+
+    class NodeWatch(tune.Callback):  # type: ignore[misc]
+        looked = time.monotonic()
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            if time.monotonic() - self.looked < _NODE_SECONDS:
+                return
+            self.looked = time.monotonic()
+            if not any(node["Alive"] for node in ray.nodes()):
+                fix = "run the same command again: it goes on from the last checkpoints"
+                raise CheckError("Ray died (its raylet was killed, perhaps for want of memory)", fix=fix)
+
+    return NodeWatch()
 
 
 def _trainable(config: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,11 +109,15 @@ def _tell_what_is_left(study: Study, looks: Sequence[Look], teller: Teller) -> N
 
 @contextmanager
 def _tracked(study: Study, teller: Teller) -> Iterator[None]:
-    """While inside, MLflow follows the run directories. The database is made before any worker starts."""
+    """While inside, MLflow follows the run directories. A database file is made before any run starts.
+
+    A server is not asked for anything here: one that does not answer would hold up the training.
+    """
     from ablations.tracking import open_tracking
 
     tracking = open_tracking(study.path)
-    tracking.prepare()
+    if tracking.store.database is not None:
+        tracking.prepare()
     follower = tracking.follow()
     try:
         yield
@@ -158,7 +163,7 @@ def _sum_up(study: Study, outcome: Outcome, teller: Teller) -> int:
         teller.say("interrupted; the same command goes on from here")
     elif outcome.unfinished:
         teller.say("the same command tries again what failed")
-    teller.say(f"MLflow's pages: ablate ui {study.path}")
+    teller.say(f"MLflow's pages: ablate ui {shlex.quote(str(study.path))}")
     return 1 if left else 0
 
 

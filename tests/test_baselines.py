@@ -169,6 +169,18 @@ def test_one_seed_gives_one_set_of_bits_whatever_torchs_own_generator_does(name:
     assert not all(torch.equal(a, b) for a, b in zip(first, other_masks, strict=True))
 
 
+@every_family
+def test_products_in_bfloat16_stay_near_those_in_single_precision(name: str) -> None:
+    model = toy(name)
+    src, tgt_in = sources(LENGTHS), targets(5, 8)
+    exact = model(src, src != PAD, tgt_in).detach()
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model(src, src != PAD, tgt_in)
+        loss = smoothed_loss(hidden, tgt_in, model.output(), normaliser=40)
+    loss.total.backward()
+    assert (hidden.float() - exact).norm() < 0.02 * exact.norm()
+
+
 @pytest.mark.parametrize("name", ["lstm-tied", "lstm-attention", "gnmt", "convs2s"])
 def test_each_family_learns_a_few_pairs_by_heart(name: str) -> None:
     model = build_model(CONFIGS[name], VOCABULARY, 1)

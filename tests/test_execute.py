@@ -211,14 +211,17 @@ def test_counts_are_those_of_the_batches(corpus: Prepared, undisturbed: RunDirec
     from repro.data.batches import Sampler
 
     sampler = Sampler(encoded.src_lengths + 1, encoded.tgt_lengths + 1, batch_tokens=200, scale="smoke", seed=1)
+    passes = 0.0
     while steps < 24:
         for batch in sampler.epoch(epochs):
             tokens += int(np.sum(encoded.tgt_lengths[batch] + 1))
             steps += 1
+            passes += 1 / len(sampler.epoch(epochs))
             if steps == 24:
                 break
         epochs += 1
     assert (result["steps"], result["target_tokens"]) == (24, tokens)
+    assert result["epochs"] == pytest.approx(passes)
     assert 0.0 < result["padding_share"] < 0.2
     assert result["padded_flops"] > result["train_flops"] == sum(result["flops"].values())
 
@@ -238,6 +241,34 @@ def test_a_budget_in_other_units_ends_the_run_at_the_first_step_that_reaches_it(
     assert amount <= short[spent]
     if unit != "seconds":
         assert short[spent] < amount + result[spent] / 6  # one batch more than needed, at most
+
+
+def test_whole_passes_over_the_text_are_whole_epochs(corpus: Prepared, tmp_path: Path) -> None:
+    # One batch holds the whole text, so every update is one pass.
+    run = made(tmp_path, corpus, configuration(corpus, budget=3, batch_tokens=1_000_000, micro_batch_tokens=2000))
+    assert execute(run).state == "done"
+    result = run.result()
+    assert result is not None
+    assert result["epochs"] == 3.0
+    assert result["target_tokens"] == 3 * int(np.sum(corpus.encoded("train").tgt_lengths + 1))
+
+
+def test_padding_is_that_of_the_parts_in_which_a_batch_is_computed(corpus: Prepared) -> None:
+    encoded = corpus.encoded("train")
+    batch = collate(encoded, np.arange(60))
+    alone = Trainer(configuration(corpus, micro_batch_tokens=1), 200, torch.device("cpu"))
+    alone.update(batch)
+    longer = [max(src, tgt) for src, tgt in zip(batch.src_lengths.tolist(), batch.tgt_lengths.tolist(), strict=True)]
+    assert len(set(longer)) > 3, "sentences of many lengths"
+    assert alone.counters.padding_share == 0.0, "a sentence by itself has no padding"
+    assert alone.counters.padded_flops == alone.counters.flops
+    whole = Trainer(configuration(corpus, batch_tokens=100_000), 200, torch.device("cpu"))
+    whole.update(batch)
+    assert whole.counters.flops == alone.counters.flops
+    positions = 60 * (int(batch.src_lengths.max()) + int(batch.tgt_lengths.max()))
+    tokens = int(batch.src_lengths.sum() + batch.tgt_lengths.sum())
+    assert whole.counters.padding_share == pytest.approx(1.0 - tokens / positions)
+    assert whole.counters.padded_flops > whole.counters.flops
 
 
 def test_accumulated_micro_batches_give_the_update_of_the_whole_batch(corpus: Prepared) -> None:

@@ -114,6 +114,22 @@ def test_a_failing_and_a_dying_run_end_no_other_one(tmp_path: Path, drivers: lis
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith((".ray", ".stop"))]
 
 
+def test_a_ray_that_died_ends_the_sweep_with_a_word_instead_of_being_waited_for(
+    tmp_path: Path, drivers: list[Driver]
+) -> None:
+    drivers.append(Driver(tmp_path, ["base"], 3600.0))
+    wait_for(lambda: bool(drivers[0].running()), "a run")
+    (owner,) = drivers[0].running()
+    children = Path(f"/proc/{drivers[0].process.pid}/task/{drivers[0].process.pid}/children").read_text().split()
+    (raylet,) = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
+    os.kill(raylet, signal.SIGKILL)
+    code, output = drivers[0].end()
+    assert code == 1
+    assert "Ray died" in output
+    wait_for(lambda: not alive(owner), "the end of the worker")
+    assert states(tmp_path)["base"].state == "stopped"
+
+
 def test_a_killed_driver_takes_its_workers_along_and_the_same_command_goes_on(
     tmp_path: Path, drivers: list[Driver]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 import socket
@@ -14,8 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tracking_study import MadeStudy, empty_database, everything, rows, shape, tracked
 
+from ablations.conduct import _tracked
+from ablations.progress import Teller
+from ablations.study import Study
 from ablations.tracking import open_tracking
 from ablations.ui import running_server
 from repro.errors import CheckError
@@ -295,6 +300,23 @@ def test_a_server_that_never_answers_holds_up_the_end_for_the_time_given_only(
         closed.join(60)
         assert not closed.is_alive()
     assert f"ablate sync {study.path}" in caplog.text
+
+
+def test_runs_begin_while_a_server_still_owes_its_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = MadeStudy(tmp_path / "study", rows=1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3600")
+        begun = threading.Event()
+
+        def conduct() -> None:
+            with _tracked(Study.load(study.path), Teller(Console(file=io.StringIO()))):
+                begun.set()
+
+        threading.Thread(target=conduct, daemon=True).start()
+        assert begun.wait(120)
 
 
 # A real server.

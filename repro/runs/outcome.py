@@ -19,11 +19,15 @@ def result_document(
     prepared: Prepared,
     trainer: Trainer,
     *,
+    epochs: float,
     device: str,
     valid: dict[str, Any],
     test: dict[str, Any],
 ) -> dict[str, Any]:
-    """The result of a finished run; keys as documented in the project's design, seconds without start-up."""
+    """The result of a finished run; keys as documented in the project's design, seconds without start-up.
+
+    `epochs`: how often the training text was gone through, the last time perhaps in part.
+    """
     counters, train = trainer.counters, config.train
     return {
         "variant": config.variant,
@@ -36,8 +40,7 @@ def result_document(
         "parameters": count_parameters(trainer.model),
         "steps": counters.step,
         "skipped_steps": counters.skipped,
-        "epochs": counters.epoch,
-        "batches_in_last_epoch": counters.next_batch,
+        "epochs": epochs,
         "budget": {"unit": train.budget_unit, "amount": train.budget},
         "source_tokens": counters.source_tokens,
         "target_tokens": counters.target_tokens,

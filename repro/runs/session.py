@@ -222,6 +222,7 @@ class Session:
                 self._config,
                 self._prepared,
                 self._trainer,
+                epochs=self._epochs(),
                 device=device_name(self._device),
                 valid=valid.scores,
                 test=test.scores,
@@ -229,6 +230,11 @@ class Session:
         )
         self._tell_status()
         self._note(f"done: test BLEU {test.scores['bleu']:.1f}")
+
+    def _epochs(self) -> float:
+        """How often the training text was gone through."""
+        counters = self._counters
+        return counters.epoch + counters.next_batch / len(self._sampler.epoch(counters.epoch))
 
     # Telling.
 

@@ -83,7 +83,8 @@ class Trainer:
         self.model.train()
         self._optimizer.zero_grad(set_to_none=True)
         loss = nll = 0.0
-        for index, micro in enumerate(split_batch(batch, train.micro_batch_tokens or train.batch_tokens)):
+        micros = split_batch(batch, train.micro_batch_tokens or train.batch_tokens)
+        for index, micro in enumerate(micros):
             self.model.random.seed(
                 derive_seed(self.config.scale, self.config.seed, "dropout", self.counters.updates, index)
             )
@@ -99,7 +100,7 @@ class Trainer:
         )
         if applied:
             self._apply(rate, norm)
-        self._count(batch, applied)
+        self._count(batch, micros, applied)
         self.counters.seconds.train += time.perf_counter() - started
         if self.counters.skipped > train.max_skipped_steps:
             raise DivergenceError(
@@ -135,18 +136,20 @@ class Trainer:
             group["lr"] = rate
         self._optimizer.step()
 
-    def _count(self, batch: Batch, applied: bool) -> None:
+    def _count(self, batch: Batch, micros: list[Batch], applied: bool) -> None:
+        """Count `batch` in; its padding is that of `micros`, the parts in which it was computed."""
         counters, model = self.counters, self.config.model
         counters.step += applied
         counters.skipped += not applied
-        rows, src_len = batch.src.shape
-        tgt_len = batch.tgt_out.shape[1]
+        computed = Lengths()
+        for micro in micros:
+            computed += Lengths.rectangle(len(micro.src), micro.src.shape[1], micro.tgt_out.shape[1])
         flops = train_flops(model, self.vocabulary_size, Lengths.of(batch.src_lengths, batch.tgt_lengths))
-        padded = train_flops(model, self.vocabulary_size, Lengths.rectangle(rows, src_len, tgt_len))
+        padded = train_flops(model, self.vocabulary_size, computed)
         counters.source_tokens += int(batch.src_lengths.sum())
         counters.target_tokens += int(batch.tgt_lengths.sum())
-        counters.source_positions += rows * src_len
-        counters.target_positions += rows * tgt_len
+        counters.source_positions += computed.src
+        counters.target_positions += computed.tgt
         counters.flops += flops.total
         counters.padded_flops += padded.total
         counters.flops_source += flops.source
