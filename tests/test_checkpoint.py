@@ -255,6 +255,7 @@ def test_what_a_killed_process_left_half_done_is_removed_by_the_next_save(tmp_pa
     (tmp_path / ".step-half").mkdir()
     (tmp_path / ".step-half" / "weights.safetensors").write_bytes(b"half")
     (tmp_path / ".final.safetensors.x1").write_bytes(b"half")
+    (tmp_path / ".snapshots.json.x2").write_bytes(b"half")
     save_step(tmp_path, 1)
     assert names(tmp_path) == ["step-00000001"]
 

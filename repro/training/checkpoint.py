@@ -173,8 +173,9 @@ def _remove_temporaries(directory: Path) -> None:
     """Remove what a killed owner left half written or half removed."""
     for path in directory.glob(_TEMPORARY + "*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in directory.glob(".*.safetensors.*"):
-        path.unlink(missing_ok=True)
+    for pattern in (".*.safetensors.*", ".*.json.*"):
+        for path in directory.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def _is_whole(path: Path, step: int) -> bool:
