@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from repro.runs.execute import Progress
+    from repro.runs.events import Progress
 
 POLL_SECONDS = 2.0
 PLAIN_SECONDS = 60.0

@@ -24,7 +24,8 @@ from repro.data.prepare import prepare
 from repro.data.prepared import Prepared
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory
-from repro.runs.execute import Progress, execute
+from repro.runs.events import Progress
+from repro.runs.execute import execute
 from repro.runs.outcome import TIMES
 from repro.training.trainer import Trainer
 from repro.training.weights import average, load_weights

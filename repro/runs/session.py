@@ -15,7 +15,7 @@ from repro.decoding.scores import PROTOCOLS, Protocol
 from repro.runs.attempts import Attempt
 from repro.runs.directory import MetricLine, RunDirectory, Split, Status
 from repro.runs.environment import environment
-from repro.runs.execute import Interrupted, Observer, Progress, Superseded
+from repro.runs.events import Interrupted, Observer, Progress, Superseded
 from repro.runs.outcome import result_document
 from repro.training import checkpoint
 from repro.training.counters import Counters
