@@ -88,10 +88,10 @@ class Trained:
 
         from repro.data.prepare import Prepared
         from repro.models.build import build_model
-        from repro.training.device import choose_device, set_up_process
+        from repro.training.device import choose_device
         from repro.training.weights import load_weights
 
-        set_up_process(config.train.threads)
+        torch.set_num_threads(config.train.threads)
         device = choose_device()
         prepared = Prepared.load_same(data_directory or run.data_directory(), config.data.digest)
         model = build_model(config.model, prepared.vocabulary().size, 0, device)

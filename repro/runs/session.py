@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from repro.config import DecodeConfig, RunConfig
 from repro.data.batches import Sampler, collate
 from repro.data.pieces import Batch
@@ -19,7 +21,7 @@ from repro.runs.events import Interrupted, Observer, Progress, Superseded
 from repro.runs.outcome import result_document
 from repro.training import checkpoint
 from repro.training.counters import Counters
-from repro.training.device import choose_device, device_name, set_up_process
+from repro.training.device import choose_device, device_name
 from repro.training.evaluation import Evaluation, evaluate, greedy
 from repro.training.snapshots import Snapshots
 from repro.training.trainer import Trainer, Update
@@ -43,7 +45,7 @@ class Session:
     ) -> None:
         self._run, self._attempt, self._observer, self._stop = run, attempt, observer, stop
         self._config: RunConfig = run.current_config()
-        set_up_process(self._config.train.threads)
+        torch.set_num_threads(self._config.train.threads)
         self._device = choose_device()
         self._prepared = Prepared.load_same(data_directory or run.data_directory(), self._config.data.digest)
         self._trainer = Trainer(self._config, self._prepared.vocabulary().size, self._device)
