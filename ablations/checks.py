@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from ablations.room import Room
 from repro.accounting.parameters import parameters
 from repro.config import RunConfig
 from repro.data.corpora import SIDES, SPLITS
@@ -34,6 +35,24 @@ def check_fits(config: RunConfig, prepared: Prepared) -> None:
                 what = f"{place}, a batch holds {config.train.batch_tokens}"
                 where = f"variant {config.variant}, train.batch_tokens"
                 raise CheckError(what, where=where, fix=f"set train.batch_tokens to {longest} or more")
+
+
+def check_memory(configs: Iterable[RunConfig], room: Room, prepared: Prepared) -> None:
+    """Raise CheckError, naming the variant and what would fit, when training one of `configs` takes more than `room`.
+
+    The estimate is rough; what it lets through and yet does not fit is computed in smaller parts as it runs.
+    """
+    longest = max(_longest(prepared, "train", side)[0] for side in SIDES)
+    for config in configs:
+        needed = room.needed(config)
+        if needed <= room.bytes:
+            continue
+        size = room.fitting(config, longest)
+        fix = "run fewer at once, or choose a smaller model or a device with more memory"
+        if size is not None:
+            fix = f"set train.micro_batch_tokens={size}, or run fewer at once"
+        what = f"training takes about {needed / 2**30:.1f} GB, there is {room.where}"
+        raise CheckError(what, where=f"variant {config.variant}", fix=fix)
 
 
 def check_disk(study: Path, begun: Iterable[RunConfig]) -> None:

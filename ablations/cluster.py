@@ -7,35 +7,29 @@ is read from disk, and everything Ray writes is thrown away.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
 import shutil
-import socket
-import tempfile
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ablations import nodes
+from ablations.owned import owned_directory
 from ablations.worker import Order, RunError, work
 from repro.errors import CheckError, UsageError
-from repro.runs.processes import Process
 
 RETRIES = 2
-"""Further tries of a run whose process failed or died."""
+"""Further tries in a row of a run whose process died, or that failed for a reason that may pass."""
 
 PRIVATE_ROOT = Path("/tmp")
 """Where a private Ray keeps its files: not TMPDIR, which batch systems make too long for the paths of sockets."""
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 _PREFIX = "ablate-"
-_ANSWER_SECONDS = 5.0
-_NODE_SECONDS = 5.0
-"""Between two looks at whether the cluster has a node that lives."""
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Hardly anything goes through Ray's object store; its least is 75 MB."""
 
@@ -50,14 +44,40 @@ class Resources:
     """CPUs to use on this machine; None: those that this process may use."""
     cpus_per_run: float = 1
     gpus_per_run: float | None = None
-    """None: one where the scale wants a GPU and there is one, else none."""
+    """None: one where the scale wants a GPU and there is one, else none. A part, e.g. 0.5: runs share a GPU."""
+    at_once: int | None = None
+    """Most runs at a time; None: as many as there is room for."""
+    processes_per_run: int | None = None
+    """Processes that share each run's batches; None: one for each of its GPUs, or one."""
+
+    def __post_init__(self) -> None:
+        gpus, processes = self.gpus_per_run or 0.0, self.processes_per_run
+        if gpus > 1 and gpus != int(gpus):
+            raise UsageError(f"{gpus:g} GPUs a run", where="--gpus-per-run", fix="a part of one, or whole ones")
+        if processes is not None and gpus and processes != max(1, int(gpus)):
+            fix = "leave it out: a run has one process for each of its GPUs"
+            raise UsageError(f"{processes} processes on {gpus:g} GPUs", where="--processes-per-run", fix=fix)
+
+    @property
+    def processes(self) -> int:
+        """Processes of each run."""
+        return self.processes_per_run or max(1, int(self.gpus_per_run or 1))
 
 
 class Cluster:
     """A Ray to run runs on, from `with` to its end."""
 
-    def __init__(self, resources: Resources, *, wants_gpu: bool, scratch: Path) -> None:
-        self._resources, self._wants_gpu = resources, wants_gpu
+    def __init__(
+        self,
+        resources: Resources,
+        *,
+        wants_gpu: bool,
+        scratch: Path,
+        shared: nodes.Shared | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """`scratch`: a directory that every node sees, for what Ray writes. `shared`: what every node must see."""
+        self._resources, self._wants_gpu, self._shared, self._say = resources, wants_gpu, shared, say
         self._scratch = scratch.absolute()
         self._private: Path | None = None
 
@@ -67,11 +87,11 @@ class Cluster:
             self._start()
         else:
             self._join(self._resources.address)
-        import ray
-
         try:
-            check_room(ray.cluster_resources(), self._share())
-        except UsageError:
+            check_room(nodes.living(), self._share())
+            if self._shared is not None:
+                nodes.check_nodes(self._shared)
+        except (UsageError, CheckError):
             self._end()
             raise
         return self
@@ -81,32 +101,36 @@ class Cluster:
     ) -> None:
         self._end()
 
-    def run(self, orders: Iterable[Order]) -> dict[str, str]:
+    def run(self, orders: Iterable[Order], *, trainable: Any = None, scheduler: Any = None) -> dict[str, str]:
         """Do the runs, as many at a time as there is room for; the reason of each that did not end well, by directory.
 
         Returns when none is left: the failure of one never ends the others. Raises CheckError when Ray itself died,
         for which Tune would wait for ever.
+        `trainable` and `scheduler`: Tune's, for runs that may be stopped early.
         """
         from ray import tune
 
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why a run failed stands in its directory
-        storage = Path(tempfile.mkdtemp(prefix=".ray-", dir=self._private or self._scratch))
+        storage = (self._private or self._scratch) / "tune"
         try:
-            results = tune.Tuner(
-                tune.with_resources(_trainable, self._share()),
+            tuner = tune.Tuner(
+                tune.with_resources(trainable or _trainable(), self._share()),
                 param_space={"order": tune.grid_search([dataclasses.asdict(order) for order in orders])},
-                tune_config=tune.TuneConfig(reuse_actors=True),
+                tune_config=tune.TuneConfig(
+                    scheduler=scheduler, reuse_actors=True, max_concurrent_trials=self._resources.at_once
+                ),
                 run_config=tune.RunConfig(
                     name="sweep",
                     storage_path=str(storage),
                     failure_config=tune.FailureConfig(max_failures=RETRIES),
-                    callbacks=[_node_watch()],
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs keep their own
+                    callbacks=[nodes.watch(self._share(), self._say)],
                     verbose=0,
                 ),
-            ).fit()
+            )
             return {
                 result.config["order"]["run"]: _last_line(result.error)
-                for result in results
+                for result in nodes.heeded(tuner.fit)
                 if result.error is not None
             }
         finally:
@@ -115,7 +139,7 @@ class Cluster:
     def _start(self) -> None:
         import ray
 
-        self._private = private_directory()
+        self._private = owned_directory(PRIVATE_ROOT, _PREFIX)
         try:
             ray.init(
                 address="local",
@@ -161,54 +185,51 @@ class Cluster:
             return self._resources.gpus_per_run
         return 1.0 if self._wants_gpu and ray.cluster_resources().get("GPU", 0) else 0.0
 
+    @property
+    def processes(self) -> int:
+        """Processes of each run."""
+        return self._resources.processes
+
     def _share(self) -> dict[str, float]:
-        return {"cpu": self._resources.cpus_per_run, "gpu": self.gpus_per_run}
+        return {"cpu": max(self._resources.cpus_per_run, self.processes), "gpu": self.gpus_per_run}
 
 
-def check_room(found: Mapping[str, float], share: Mapping[str, float]) -> None:
-    """Raise UsageError when a run's `share` ("cpu", "gpu") is more than all that Ray `found` ("CPU", "GPU")."""
+def check_room(found: Sequence[Mapping[str, Any]], share: Mapping[str, float]) -> None:
+    """Raise UsageError when a run's `share` ("cpu", "gpu") is more than any of the nodes `found` has ("Resources")."""
+    most = {name: max((node["Resources"].get(name.upper(), 0) for node in found), default=0) for name in share}
     for name, wanted in share.items():
-        there = found.get(name.upper(), 0)
-        if wanted > there:
-            what = f"a run wants {wanted:g} {name.upper()}s, there are {there:g}"
+        if wanted > most[name]:
+            there = f"there are {most[name]:g}" + (" on the largest node" if len(found) > 1 else "")
+            what = f"a run wants {wanted:g} {name.upper()}s, {there}"
             raise UsageError(what, where=f"--{name}s-per-run", fix="ask for fewer")
+    if not any(nodes.has_room(node["Resources"], share) for node in found):
+        what = f"no node has {share['cpu']:g} CPUs and {share['gpu']:g} GPUs together"
+        raise UsageError(what, where="--cpus-per-run, --gpus-per-run", fix="ask for fewer")
 
 
 def _check_answers(address: str) -> None:
     """Raise CheckError when nobody listens at HOST:PORT, for which Ray would wait for minutes. Other forms pass."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():
-        return
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS):
-            pass
-    except (OSError, OverflowError) as error:
-        what = f"nobody answers ({error.strerror if isinstance(error, OSError) and error.strerror else error})"
+    place = address.removeprefix("ray://")
+    if place.rpartition(":")[2].isdigit() and not nodes.answers(place):
         fix = "start Ray there or leave --address out"
-        raise CheckError(what, where=f"--address {address}", fix=fix) from error
+        raise CheckError("nobody answers", where=f"--address {address}", fix=fix)
 
 
-def _node_watch() -> Any:
-    """A callback of Tune that raises CheckError once no node of the cluster lives."""
-    import ray
+def _trainable() -> Any:
+    """The class whose instances, one a worker, do one order after the other for Tune.
+
+    A class, as Tune calls a function in a thread, where signals cannot be heeded.
+    """
     from ray import tune
 
-    class NodeWatch(tune.Callback):  # type: ignore[misc]
-        looked = time.monotonic()
+    class Worker(tune.Trainable):  # type: ignore[misc]
+        def step(self) -> dict[str, Any]:
+            return {**work(Order(**self.config["order"])), "done": True}
 
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            if time.monotonic() - self.looked < _NODE_SECONDS:
-                return
-            self.looked = time.monotonic()
-            if not any(node["Alive"] for node in ray.nodes()):
-                fix = "run the same command again: it goes on from the last checkpoints"
-                raise CheckError("Ray died (its raylet was killed, perhaps for want of memory)", fix=fix)
+        def reset_config(self, new_config: dict[str, Any]) -> bool:  # noqa: ARG002 - Tune sets it
+            return True
 
-    return NodeWatch()
-
-
-def _trainable(config: dict[str, Any]) -> dict[str, Any]:
-    return work(Order(**config["order"]))
+    return Worker
 
 
 def available_cpus() -> int:
@@ -232,20 +253,6 @@ def _set_environment() -> None:
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     # Ray would let its workers yield to every other process, which makes the speeds that runs report meaningless.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - the name that Ray reads
-
-
-def private_directory() -> Path:
-    """A new directory with a short path for a private Ray, whose sockets' paths may have 107 bytes.
-
-    Those of sweeps that were killed are cleared away.
-    """
-    for old in PRIVATE_ROOT.glob(f"{_PREFIX}*/owner.json"):
-        with suppress(OSError, ValueError, KeyError):
-            if Process.read(json.loads(old.read_text())).alive() is False:
-                shutil.rmtree(old.parent, ignore_errors=True)
-    new = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=PRIVATE_ROOT))
-    (new / "owner.json").write_text(json.dumps(Process.current().document()))
-    return new
 
 
 def _last_line(error: BaseException) -> str:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ablations.cluster import Resources
+from ablations.cluster import Cluster, Resources
 from ablations.corpora import prepare_for
 from ablations.progress import Teller
+from ablations.search import carrier
 from ablations.selection import Selection
-from ablations.status import Look, in_words, look, table
-from ablations.study import PLAN, Data, Study, StudyRun, default_path, open_study
+from ablations.status import Look, in_words, look, search_table, table
+from ablations.study import PLAN, SEARCH_WARNING, Data, Study, StudyRun, default_path, open_study
 from ablations.sweep import Outcome, sweep
 from ablations.worker import EXECUTE
 from repro.errors import UserError
+from repro.runs.execute import AfterDeath
 
 REPORT = Path("report", "index.html")
 """The report's page, in a study."""
@@ -29,27 +32,40 @@ def conduct(
     source: Path | None,
     resources: Resources,
     teller: Teller,
+    after_death: AfterDeath = "resume",
+    command: str = "the same command",
     execute: str = EXECUTE,
 ) -> int:
     """Bring the study of `selection` with `seeds` to its end; the exit code: 0 when all its runs are done, else 1.
 
     `path`: the study's directory; None: under `studies/`. `source`: the corpus's text, if it is not prepared.
+    `command`: how the user said all this, to be said again.
     """
     path = path or default_path(selection)
     data = _data_of(path, selection, source) or _prepared(selection, source, teller)
     study, asked = open_study(path, selection, seeds, data)
     looks = [look(run) for run in asked]
-    _check(study, data, looks)
+    _check(study, data, looks, resources, wants_gpu=selection.scale.gpu)
     _tell_what_is_left(study, looks, teller)
+    _tell_of_threads(looks, resources, teller)
     if all(found.finished for found in looks):
         outcome = Outcome(looks=tuple(looks), interrupted=False)
         _write_report(study, teller)
         _track_again(study, teller)
     else:
         with _tracked(study, teller):
-            outcome = sweep(study, asked, resources, teller, wants_gpu=selection.scale.gpu, execute=execute)
+            outcome = sweep(
+                study,
+                asked,
+                resources,
+                teller,
+                wants_gpu=selection.scale.gpu,
+                after_death=after_death,
+                execute=execute,
+                carry=carrier(selection) if selection.search is not None else Cluster.run,
+            )
             _write_report(study, teller)
-    return _sum_up(study, outcome, teller)
+    return _sum_up(study, outcome, command, teller)
 
 
 def _data_of(path: Path, selection: Selection, source: Path | None) -> Data | None:
@@ -59,8 +75,9 @@ def _data_of(path: Path, selection: Selection, source: Path | None) -> Data | No
     """
     if source is not None or not (path / PLAN).is_file():
         return None
-    theirs, asked = Study.load(path).data, selection.base.data
-    same = (theirs.corpus, theirs.vocabulary_size) == (asked.corpus, asked.vocabulary_size)
+    study = Study.load(path)
+    theirs, asked = study.data, selection.base.data
+    same = study.document["base"].get("data") == dataclasses.asdict(asked) | {"digest": theirs.digest}
     return theirs if same and theirs.directory.is_dir() else None
 
 
@@ -75,16 +92,20 @@ def _prepared(selection: Selection, source: Path | None, teller: Teller) -> Data
     )
 
 
-def _check(study: Study, data: Data, looks: Sequence[Look]) -> None:
+def _check(study: Study, data: Data, looks: Sequence[Look], resources: Resources, *, wants_gpu: bool) -> None:
     """Raise CheckError when a run that is to be done cannot be."""
     missing = [found for found in looks if not found.finished]
     if missing:
-        from ablations.checks import check_disk, check_fits
+        from ablations.checks import check_disk, check_fits, check_memory
+        from ablations.room import Room
         from repro.data.prepared import Prepared
 
         prepared = Prepared.load_same(data.directory, data.digest)
         for found in missing:
             check_fits(found.run.directory.current_config(), prepared)
+        room = Room.of_sweep(resources, wants_gpu=wants_gpu, runs=len({found.run.path for found in missing}))
+        if room is not None:
+            check_memory([found.run.directory.config() for found in missing], room, prepared)
         trained = {found.run.path: found for found in missing if found.status.attempt == 0}
         check_disk(study.path, [found.run.directory.config() for found in trained.values()])
 
@@ -101,10 +122,31 @@ def _tell_what_is_left(study: Study, looks: Sequence[Look], teller: Teller) -> N
             teller.say(f"{name}: done already at step {status.step}{score}, not run again")
         elif status.state == "diverged":
             teller.say(f"{name}: diverged already ({status.reason}), not run again")
+        elif found.stopped_by_asha:
+            teller.say(f"{name}: {status.reason}, not run again")
         elif status.state in ("failed", "stopped"):
             teller.say(f"{name}: {status.state} before ({status.reason}), tried again")
+        elif run.replaces:
+            teller.say(f"{name} is new: {run.why}; {_about_the_old_run(study, run)}")
     if all(found.finished for found in looks):
         teller.say("nothing is missing, nothing is run")
+
+
+def _about_the_old_run(study: Study, run: StudyRun) -> str:
+    """Where the run is that `run` replaces, and whether its steps are done again."""
+    old = next((old.path for old in study.superseded if old.id == run.replaces), None)
+    told = f"the old run stays in {old.relative_to(study.path)}" if old is not None else "the old run was taken back"
+    shorter = run.directory.continues()
+    return told if shorter is None else f"{told}, its steps are not done again as far as checkpoints allow"
+
+
+def _tell_of_threads(looks: Sequence[Look], resources: Resources, teller: Teller) -> None:
+    """Warn when a run is to have more threads than CPUs."""
+    configurations = [found.run.directory.config() for found in looks if not found.finished]
+    threads = max((config.train.threads for config in configurations), default=1)
+    if threads > resources.cpus_per_run:
+        told = f"runs train with {threads} threads and are given {resources.cpus_per_run:g} CPUs each"
+        teller.say(f"warning: {told}: they will slow each other down (--cpus-per-run {threads})")
 
 
 @contextmanager
@@ -152,17 +194,20 @@ def _write_report(study: Study, teller: Teller) -> None:
     teller.say(f"report: {page}")
 
 
-def _sum_up(study: Study, outcome: Outcome, teller: Teller) -> int:
+def _sum_up(study: Study, outcome: Outcome, command: str, teller: Teller) -> int:
     looks = outcome.looks
-    teller.console.print(table(looks, f"{study.name}: {in_words(looks)}"))
-    left = [found for found in looks if found.status.state != "done"]
+    title = f"{study.name}: {in_words(looks)}"
+    teller.console.print(search_table(study, looks, title) if study.searched else table(looks, title))
+    left = [found for found in looks if found.status.state != "done" and not found.stopped_by_asha]
+    if study.searched:
+        teller.say(SEARCH_WARNING)
     for found in left:
         if found.status.state in ("failed", "diverged"):
             teller.say(f"{_name(found.run)} {found.status.state}: {found.status.reason}")
     if outcome.interrupted:
-        teller.say("interrupted; the same command goes on from here")
+        teller.say(f"interrupted; to go on from here: {command}")
     elif outcome.unfinished:
-        teller.say("the same command tries again what failed")
+        teller.say(f"to try again what is unfinished: {command}")
     teller.say(f"MLflow's pages: ablate ui {shlex.quote(str(study.path))}")
     return 1 if left else 0
 

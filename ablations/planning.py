@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.scales import Scale, TextStatistics
 from ablations.selection import Row, Selection
+from repro.accounting.capacity import host_memory
 from repro.accounting.flops import Lengths, train_flops
-from repro.accounting.memory import memory_bytes
+from repro.accounting.memory import FRAMEWORK_BYTES, Kind, memory_bytes
 from repro.accounting.parameters import parameters
-from repro.accounting.peaks import GPUS, PAPER_SUSTAINED_FLOPS, paper_method_flops, peak_flops
+from repro.accounting.peaks import GPUS, PAPER_SUSTAINED_FLOPS, gpu_memory, paper_method_flops, peak_flops
 from repro.config import RunConfig
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class Device:
     """FLOP/s by the paper's method; None where neither the paper nor a measurement has a figure."""
     basis: str
     """Where `flops` comes from, in words."""
+    kind: Kind = "cuda"
+    memory: int | None = None
+    """Bytes in all; None where unknown."""
 
     @staticmethod
     def gpu(name: str) -> Device:
@@ -83,11 +88,27 @@ class Device:
         sustained = PAPER_SUSTAINED_FLOPS.get(name.strip().upper())
         if sustained is not None:
             basis = "single-precision rate that the paper assumes"
-            return Device(name=name, flops=sustained, share=GPU_SHARE, sustained=sustained, basis=basis)
+            return Device(
+                name=name,
+                flops=sustained,
+                share=GPU_SHARE,
+                sustained=sustained,
+                basis=basis,
+                kind="cuda",
+                memory=gpu_memory(name),
+            )
         peak = peak_flops(name)
         known = ", ".join([*(gpu.name for gpu in GPUS), *PAPER_SUSTAINED_FLOPS])
         basis = "dense bf16 peak" if peak else f"no known peak, so no hours; known: {known}"
-        return Device(name=name, flops=peak, share=GPU_SHARE, sustained=None, basis=basis)
+        return Device(
+            name=name,
+            flops=peak,
+            share=GPU_SHARE,
+            sustained=None,
+            basis=basis,
+            kind="cuda",
+            memory=gpu_memory(name),
+        )
 
     @staticmethod
     def here(scale: Scale, config: RunConfig) -> Device:
@@ -95,7 +116,8 @@ class Device:
         import torch
 
         if scale.gpu and torch.cuda.is_available():
-            return Device.gpu(torch.cuda.get_device_name())
+            memory = torch.cuda.get_device_properties(0).total_memory
+            return dataclasses.replace(Device.gpu(torch.cuda.get_device_name()), memory=memory)
         return Device.this_cpu(config)
 
     @staticmethod
@@ -103,7 +125,15 @@ class Device:
         """One core of this machine, by a half-second measurement on products of the size that `config` has."""
         rate = _measured_rate(min(config.train.batch_tokens, 1024), config.model.d_model)
         basis = "fp32 matrix products of this width, measured just now on one thread"
-        return Device(name="one core of this machine", flops=rate, share=CPU_SHARE, sustained=rate, basis=basis)
+        return Device(
+            name="one core of this machine",
+            flops=rate,
+            share=CPU_SHARE,
+            sustained=rate,
+            basis=basis,
+            kind="cpu",
+            memory=host_memory(),
+        )
 
     def seconds(self, flops: float | None) -> float | None:
         """Training time of `flops`; None where it cannot be told."""
@@ -119,6 +149,8 @@ class Cost:
     steps: int | None
     train_flops: float | None
     memory_bytes: int
+    fits: bool | None
+    """Whether the device has so much memory."""
     seconds: float | None
     paper_method_flops: float | None
 
@@ -130,13 +162,15 @@ def cost_of(row: Row, vocabulary_size: int, text: Text, device: Device) -> Cost:
     steps = _steps(config, flops, text, device)
     total = None if steps is None else steps * flops
     seconds = device.seconds(total)
+    memory = memory_bytes(config.model, vocabulary_size, config.train, on=device.kind)
     paper = None if seconds is None or device.sustained is None else paper_method_flops(seconds, 1, device.sustained)
     return Cost(
         row=row,
         parameters=parameters(config.model, vocabulary_size),
         steps=steps,
         train_flops=total,
-        memory_bytes=memory_bytes(config.model, vocabulary_size, config.train),
+        memory_bytes=memory,
+        fits=None if device.memory is None else memory + FRAMEWORK_BYTES <= device.memory,
         seconds=seconds,
         paper_method_flops=paper,
     )
@@ -197,6 +231,13 @@ class Plan:
             )
         if device.sustained is None and device.flops is not None:
             notes.append("the paper's method needs a sustained rate, which it gives for K80, K40, M40 and P100 only")
+        large = [cost.row.variant.id for cost in self.costs if cost.fits is False]
+        if large and device.memory is not None:
+            whose = device.name.removeprefix("one core of ")
+            notes.append(
+                f"! takes more than the {device.memory / 2**30:.1f} GB of {whose}, so it is not started there "
+                f"(set a smaller train.micro_batch_tokens): {', '.join(large)}"
+            )
         twins = [f"{cost.row.variant.id} is {cost.row.same_as}" for cost in self.costs if cost.row.same_as]
         if twins:
             notes.append(f"same configuration at this scale, trained once: {', '.join(twins)}")
@@ -216,6 +257,7 @@ class Plan:
                 "flops_per_second": device.flops,
                 "assumed_share": device.share,
                 "basis": device.basis,
+                "memory_bytes": device.memory,
             },
             "notes": self.notes,
             "variants": [_entry(cost) for cost in self.costs],
@@ -258,6 +300,7 @@ def _entry(cost: Cost) -> dict[str, Any]:
         "paper_method_flops": cost.paper_method_flops,
         "steps": cost.steps,
         "memory_bytes": cost.memory_bytes,
+        "fits": cost.fits,
         "hours": _hours(cost.seconds),
         "same_as": cost.row.same_as,
     }
@@ -313,7 +356,7 @@ def show(planned: Plan, console: Console) -> None:
             "?" if cost.steps is None else f"{cost.steps:,}",
             _power(cost.train_flops),
             _power(cost.paper_method_flops),
-            f"{cost.memory_bytes / 2**30:.2f} GB",
+            f"{cost.memory_bytes / 2**30:.2f} GB" + ("" if cost.fits in (True, None) else " !"),
             _shown_hours(_hours(cost.seconds)),
         )
     total = planned.document()["total"]

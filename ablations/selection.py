@@ -53,11 +53,13 @@ class Selection:
     rows: tuple[Row, ...]
     profile: str | None = None
     """The profile that the base has, by name."""
+    search: Mapping[str, Any] | None = None
+    """What a search looks for and how, where the rows are its samples."""
 
     def with_data(self, digest: str) -> Selection:
         """The same rows over the prepared corpus with `digest`."""
         base = dataclasses.replace(self.base, data=dataclasses.replace(self.base.data, digest=digest))
-        return dataclasses.replace(self, base=base, rows=_rows(base, [row.variant for row in self.rows]))
+        return dataclasses.replace(self, base=base, rows=rows_of(base, [row.variant for row in self.rows]))
 
 
 def choose(
@@ -73,15 +75,22 @@ def choose(
     Raises UsageError for an unknown table, scale, variant, profile or key, and for a row that cannot be built.
     """
     name = table_name(table)
+    place, texts, base = choose_base(name, scale, settings, profile)
+    rows = rows_of(base, select(name, only))
+    return Selection(table=name, scale=place, settings=texts, base=base, rows=rows, profile=profile)
+
+
+def choose_base(
+    table: str, scale: str, settings: Iterable[str], profile: str | None
+) -> tuple[Scale, tuple[str, ...], RunConfig]:
+    """The scale, the settings laid over its base (those of `profile` first), and that base, resolved."""
     place = scale_of(scale)
     texts = (*(profile_settings(profile, place.base.document()) if profile else ()), *settings)
-    base = dataclasses.replace(with_settings(place.base, texts), table=name)
+    base = dataclasses.replace(with_settings(place.base, texts), table=table)
     try:
-        base = base.resolved()
+        return place, texts, base.resolved()
     except UsageError as error:
         raise UsageError(error.what, where=f"base of scale {scale}, {error.where}", fix=error.fix) from error
-    rows = _rows(base, select(name, only))
-    return Selection(table=name, scale=place, settings=texts, base=base, rows=rows, profile=profile)
 
 
 def with_settings(base: RunConfig, settings: Iterable[str]) -> RunConfig:
@@ -97,7 +106,8 @@ def with_settings(base: RunConfig, settings: Iterable[str]) -> RunConfig:
     return base
 
 
-def _rows(base: RunConfig, variants: Iterable[Variant]) -> tuple[Row, ...]:
+def rows_of(base: RunConfig, variants: Iterable[Variant]) -> tuple[Row, ...]:
+    """One row a variant over `base`; those that come to the same configuration as an earlier one say so."""
     plain = _flat(base.document())
     first: dict[str, str] = {}
     rows = []

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ablations.progress import TrainingBar
 from repro.config import RunConfig
 from repro.data.text import refuse_marks
-from repro.errors import CheckError
+from repro.errors import CheckError, UsageError
 from repro.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -31,16 +31,29 @@ _LINES_AT_ONCE = 2000
 """Lines that are read, translated and written together: they bound the memory and keep a pipe moving."""
 
 
-def train_here(config: RunConfig, path: Path, data_directory: Path, console: Console) -> int:
-    """Train `config` in the run directory `path`; exit code 0 when it is done."""
-    from repro.runs.execute import execute
+def train_here(config: RunConfig, path: Path, data_directory: Path, console: Console, *, processes: int = 1) -> int:
+    """Train `config` in the run directory `path`, with so many processes here; exit code 0 when it is done.
 
+    A process that was started as one of several, through torchrun, joins these instead; rank 0 of them speaks.
+    """
+    from repro.runs.execute import execute, execute_joined
+    from repro.training.joining import to_join
+
+    joins = to_join()
+    if joins and processes > 1:
+        fix = "leave it out: torchrun has started the processes"
+        raise UsageError(f"{processes} processes for each of several", where="--processes", fix=fix)
     run = RunDirectory.create_at(path, config, data_directory)
     before = run.status()
     if before.state == "done":
         console.print(f"{path}: done already, nothing to run", highlight=False, markup=False, soft_wrap=True)
     with _stoppable() as stop, TrainingBar(console) as bar:
-        status = execute(run, observer=bar, stop=stop.is_set)
+        if joins:
+            rank, status = execute_joined(run, observer=bar, stop=stop.is_set)
+        else:
+            rank, status = 0, execute(run, observer=bar, stop=stop.is_set, processes=processes)
+    if rank:
+        return 1 if status.state == "failed" else 0
     told = f" ({status.reason})" if status.reason else ""
     console.print(f"{path}: {status.state} at step {status.step}{told}", highlight=False, markup=False, soft_wrap=True)
     return 0 if status.state == "done" else 1

@@ -1,32 +1,37 @@
-"""A study: table x scale x seeds, frozen in `study.json`. It may grow by variants and seeds, and in nothing else."""
+"""A study: table x scale x seeds, planned in `study.json`.
+
+It grows by variants and seeds. When its base, its corpus or the code's semantics change, what that changes is planned
+anew; the runs before stay where they are, as superseded, and `study.json` keeps what the study was.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import fcntl
+import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ablations import growth
+from ablations.growth import PLAN, RUNS, SEARCH
 from ablations.selection import Selection
-from ablations.tables import variants_of
 from repro import SEMANTICS_VERSION, __version__
-from repro.config import RunConfig
-from repro.config.differences import differences
 from repro.errors import CheckError, UsageError
 from repro.files import disk_error, read_json, write_json
 from repro.runs.directory import RunDirectory
 from repro.shapes import Shape, check_shape
 
+__all__ = ["PLAN", "RUNS", "SEARCH", "SEARCH_WARNING", "STUDIES", "Data", "Study", "StudyRun", "open_study"]
+__all__ += ["default_path", "study_path"]
+
 STUDIES = Path("studies")
 """Where studies live unless a command says otherwise, relative to the working directory."""
 
-PLAN = "study.json"
-RUNS = "runs"
 _SCHEMA = 1
 _SHAPE: Shape = {
     "table": str,
@@ -37,9 +42,23 @@ _SHAPE: Shape = {
     "data": {"corpus": str, "directory": str, "digest": str, "vocabulary_size": int},
     "variants": [{"id": str, "group": str, "title": str, "changes": dict}],
     "runs": [
-        {"id": str, "variant": str, "seed": int, "hash": str, "directory": str, "same_as?": (str, type(None))},
+        {
+            "id": str,
+            "variant": str,
+            "seed": int,
+            "hash": str,
+            "directory": str,
+            "same_as?": (str, type(None)),
+            "replaces?": str,
+            "why?": str,
+        },
     ],
+    "kind?": str,
+    "search?": {"objective": str, "grace": int, "reduction": int, "seed": int, "space": dict},
+    "superseded?": [{"id": str, "variant": str, "seed": int, "hash": str, "directory": str, "why": str, "since": str}],
+    "history?": [{"until": str, "why": str, "set": list, "semantics": int}],
 }
+SEARCH_WARNING = "search: rows trained on unequal budgets, not comparable at equal budget"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +72,10 @@ class StudyRun:
     path: Path
     same_as: str | None = None
     """The id of the run that this one is: its variant comes to the same configuration, so it is trained once."""
+    replaces: str | None = None
+    """The id of the run of this variant and seed that the study had before, under another configuration."""
+    why: str = ""
+    """What changed between the two, or, of a superseded run, what made it so: "train.budget 1500 -> 2000"."""
 
     @property
     def directory(self) -> RunDirectory:
@@ -68,6 +91,10 @@ class Data:
     directory: Path
     digest: str
     vocabulary_size: int
+
+    def document(self) -> dict[str, Any]:
+        """As `study.json` has it."""
+        return dataclasses.asdict(self) | {"directory": str(self.directory)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,24 +147,37 @@ class Study:
         )
 
     @property
+    def searched(self) -> bool:
+        """Whether the rows are samples of a space, trained on unequal budgets."""
+        return self.document.get("kind") == SEARCH
+
+    @property
     def planned(self) -> list[StudyRun]:
         """Every planned run in the plan's order, those that are another's included."""
-        return [
-            StudyRun(
-                id=entry["id"],
-                variant=entry["variant"],
-                seed=entry["seed"],
-                hash=entry["hash"],
-                path=self.path / entry["directory"],
-                same_as=entry.get("same_as"),
-            )
-            for entry in self.document["runs"]
-        ]
+        return [_run(self.path, entry) for entry in self.document["runs"]]
+
+    @property
+    def superseded(self) -> list[StudyRun]:
+        """Runs of what the study was before its base, its corpus or the code changed. They are in no table."""
+        return [_run(self.path, entry) for entry in self.document.get("superseded", [])]
 
     @property
     def runs(self) -> list[StudyRun]:
         """The runs that are trained, each directory once."""
         return [run for run in self.planned if run.same_as is None]
+
+
+def _run(study: Path, entry: Mapping[str, Any]) -> StudyRun:
+    return StudyRun(
+        id=entry["id"],
+        variant=entry["variant"],
+        seed=entry["seed"],
+        hash=entry["hash"],
+        path=study / entry["directory"],
+        same_as=entry.get("same_as"),
+        replaces=entry.get("replaces"),
+        why=entry.get("why", ""),
+    )
 
 
 def study_path(name: str) -> Path:
@@ -157,27 +197,34 @@ def default_path(selection: Selection) -> Path:
 
 
 def open_study(path: Path, selection: Selection, seeds: Iterable[int], data: Data) -> tuple[Study, list[StudyRun]]:
-    """The study in `path`, made or grown so that it holds the rows of `selection` with each of `seeds`; and these runs.
+    """The study in `path`, made, grown or renewed so that it holds the rows of `selection` with each of `seeds`; and
+    these runs.
 
     The directories of these runs exist afterwards. Of two processes that call at once one creates and the other
-    adopts. Raises CheckError (exit code 3) when `path` holds a study of another table, scale, configuration, corpus or
-    code-semantics version, naming what differs.
+    adopts. Where base, corpus or semantics are not as before, the runs that this changes are superseded: they stay on
+    disk and in `study.json` with the reason, and the new ones tell which they replace. Raises CheckError (exit code 3)
+    when `path` holds a study of another table or scale.
     """
     selection = selection.with_data(data.digest)
     wanted = {config.run_id(): config for seed in seeds for config in (row.with_seed(seed) for row in selection.rows)}
     with _locked(path):
         if (path / PLAN).is_file():
             study = Study.load(path)
-            _check(study, selection, wanted.values())
+            _check_same_table(study, selection)
+            before = json.dumps(study.document)
+            growth.renew(study.document, path, selection, wanted.values(), data.document())
         else:
-            study = Study(path=path, document=_new(path, selection, data))
-        if _grow(study.document, selection, wanted.values()):
+            study, before = Study(path=path, document=_new(path, selection, data)), ""
+        growth.grow(study.document, selection, wanted.values())
+        if json.dumps(study.document) != before:
             write_json(path / PLAN, study.document)
     asked = [run for run in study.planned if run.id in wanted]
+    trained = {run.path: run.variant for run in reversed(study.runs)}
     for run in asked:
-        trained = next(other for other in study.runs if other.path == run.path)
-        config = dataclasses.replace(wanted[run.id], variant=trained.variant)
-        RunDirectory.create(path / RUNS, config, data.directory)
+        config = dataclasses.replace(wanted[run.id], variant=trained[run.path])
+        new = run.replaces is not None and not run.path.exists()
+        shorter = growth.shorter_run(study.document, path, config) if new else None
+        RunDirectory.create(path / RUNS, config, data.directory, continues=shorter)
     return study, asked
 
 
@@ -190,81 +237,31 @@ def _new(path: Path, selection: Selection, data: Data) -> dict[str, Any]:
         "seeds": [],
         "profile": selection.profile,
         "set": list(selection.settings),
-        "data": {
-            "corpus": data.corpus,
-            "directory": str(data.directory),
-            "digest": data.digest,
-            "vocabulary_size": data.vocabulary_size,
-        },
+        "data": data.document(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "semantics": SEMANTICS_VERSION,
         "base": selection.base.document(),
         "variants": [],
         "runs": [],
-    }
+    } | ({"kind": SEARCH, "search": dict(selection.search)} if selection.search is not None else {})
 
 
-def _check(study: Study, selection: Selection, wanted: Iterable[RunConfig]) -> None:
-    """Raise CheckError when `study` is not of this selection."""
-    labels = {"table": selection.table, "scale": selection.scale.name, "semantics": SEMANTICS_VERSION}
-    faults = [
-        f"{name} = {study.document.get(name)} instead of {asked}"
-        for name, asked in labels.items()
-        if study.document.get(name) != asked
-    ]
-    if not faults:
-        faults = differences(_base_of(study), selection.base)
-    if not faults:
-        hashes = {(run.variant, run.seed): run.hash for run in study.planned}
-        faults = [
-            f"variant {config.variant} has another definition now"
-            for config in wanted
-            if hashes.get((config.variant, config.seed), config.hash()) != config.hash()
-        ]
+def _check_same_table(study: Study, selection: Selection) -> None:
+    """Raise CheckError when `study` is of another table or scale, or a search by other rules: nothing would stay."""
+    asked: dict[str, Any] = {"table": selection.table, "scale": selection.scale.name}
+    theirs = {name: study.document[name] for name in asked}
+    if selection.search is not None:
+        rules = ("objective", "grace", "reduction")
+        asked |= {name: selection.search[name] for name in rules}
+        theirs |= {name: study.document.get("search", {}).get(name) for name in rules}
+    faults = [f"{name} = {theirs[name]} instead of {value}" for name, value in asked.items() if theirs[name] != value]
     if faults:
         raise CheckError(
-            "the study belongs to another configuration: " + "; ".join(dict.fromkeys(faults)),
+            "the study belongs to another configuration: " + "; ".join(faults),
             where=str(study.path),
             fix="choose another directory with --study",
         )
-
-
-def _base_of(study: Study) -> RunConfig:
-    """The base that `study` was frozen with."""
-    try:
-        return RunConfig.read(study.document["base"])
-    except UsageError as error:
-        what = f"its base cannot be read ({error})"
-        raise CheckError(what, where=str(study.path / PLAN), fix="use the version that made it") from error
-
-
-def _grow(document: dict[str, Any], selection: Selection, wanted: Iterable[RunConfig]) -> bool:
-    """Add what is new to the plan; whether anything was.
-
-    Variants stand in the table's order and runs by seed, then in the table's order, so that a grown study reads like
-    one made at once and a study that was cut short holds whole tables.
-    """
-    variants = {entry["id"]: entry for entry in document["variants"]}
-    runs = {entry["id"]: entry for entry in document["runs"]}
-    before = len(variants) + len(runs)
-    for row in selection.rows:
-        of = row.variant
-        plan = {"id": of.id, "group": of.group, "title": of.title, "changes": dict(row.changes)}
-        variants.setdefault(of.id, plan)
-    for config in wanted:
-        id, hash = config.run_id(), config.hash()
-        twin = next((entry for entry in runs.values() if entry["hash"] == hash and entry["id"] != id), None)
-        entry = {"id": id, "variant": config.variant, "seed": config.seed, "hash": hash, "directory": f"{RUNS}/{id}"}
-        if twin is not None:
-            entry |= {"directory": twin["directory"], "same_as": twin.get("same_as", twin["id"])}
-        runs.setdefault(id, entry)
-    names = [variant.id for variant in variants_of(selection.table)]
-    place = {id: index for index, id in enumerate(dict.fromkeys([*names, *variants]))}
-    document["variants"] = sorted(variants.values(), key=lambda entry: place[entry["id"]])
-    document["runs"] = sorted(runs.values(), key=lambda entry: (entry["seed"], place[entry["variant"]]))
-    document["seeds"] = sorted({entry["seed"] for entry in runs.values()})
-    return len(variants) + len(runs) > before
 
 
 @contextmanager

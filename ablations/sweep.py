@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from ablations.cluster import Cluster, Resources
+from ablations.nodes import Shared
+from ablations.owned import OWNER, owned_directory
 from ablations.progress import Teller, watching
 from ablations.status import Look, look
 from ablations.study import Study, StudyRun
 from ablations.worker import EXECUTE, Order
+from repro.runs.execute import AfterDeath
 from repro.runs.processes import Process
+
+_PREFIX = ".sweep-"
+Carry = Callable[[Cluster, Sequence[Order]], dict[str, str]]
+"""Lets a cluster do orders; the reason of each that did not end well, by directory."""
 
 _WAIT_SECONDS = 2.0
 
@@ -39,8 +46,8 @@ class Outcome:
 class Stop:
     """The wish to end a sweep in order: a file that its workers see, wherever they are."""
 
-    def __init__(self, study: Path) -> None:
-        self.path = study / f".stop-{uuid.uuid4().hex[:12]}"
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "stop"
         self.asked = threading.Event()
 
     def ask(self) -> None:
@@ -56,7 +63,9 @@ def sweep(
     teller: Teller,
     *,
     wants_gpu: bool = False,
+    after_death: AfterDeath = "resume",
     execute: str = EXECUTE,
+    carry: Carry = Cluster.run,
 ) -> Outcome:
     """Carry out what is missing of `asked`, each run once (and retried), and wait for runs that others work on.
 
@@ -66,23 +75,36 @@ def sweep(
     runs = list({run.path: run for run in asked}.values())
     tried: set[Path] = set()
     with ExitStack() as stack:
-        stop = stack.enter_context(_stoppable(study.path, teller))
+        folder = stack.enter_context(_folder(study.path))
+        stop = stack.enter_context(_stoppable(folder, teller))
+        shared = _shared(folder, runs) if resources.address else None
+        order = Order(
+            run="",
+            stop=str(stop.path),
+            driver=Process.current().document(),
+            sweep=folder.name,
+            after_death=after_death,
+            shared=asdict(shared) if shared is not None else None,
+            execute=execute,
+        )
         cluster: Cluster | None = None
         while not stop.asked.is_set():
             looks = [look(run) for run in runs]
             held = [found for found in looks if found.status.state == "running"]
             todo = [
-                found.run for found in looks if not found.finished and found not in held and found.run.path not in tried
+                found for found in looks if not found.finished and found not in held and found.run.path not in tried
             ]
             if todo:
                 if cluster is None:
                     ray = f"joining the Ray at {resources.address}" if resources.address else "starting Ray"
                     teller.say(f"{ray} for {len(todo)} of {len(runs)} runs")
-                    cluster = stack.enter_context(Cluster(resources, wants_gpu=wants_gpu, scratch=study.path))
+                    cluster = stack.enter_context(
+                        Cluster(resources, wants_gpu=wants_gpu, scratch=folder, shared=shared, say=teller.say)
+                    )
                     if wants_gpu and not cluster.gpus_per_run:
                         teller.say("no GPU here: runs of this scale will take very long")
                     stack.enter_context(watching(runs, teller))
-                tried |= _carry_out(todo, cluster, stop, execute, teller)
+                tried |= _carry_out(todo, cluster, order, carry, teller)
             elif held:
                 teller.say_once(f"waiting for {len(held)} runs that another process works on")
                 stop.asked.wait(_WAIT_SECONDS)
@@ -91,19 +113,22 @@ def sweep(
     return Outcome(looks=tuple(look(run) for run in asked), interrupted=stop.asked.is_set())
 
 
-def _carry_out(todo: list[StudyRun], cluster: Cluster, stop: Stop, execute: str, teller: Teller) -> set[Path]:
-    """Let the cluster do the runs; the paths of those that had their tries here."""
-    driver = Process.current().document()
-    orders = [
-        Order(run=str(run.path.absolute()), stop=str(stop.path.absolute()), driver=driver, execute=execute)
-        for run in todo
-    ]
-    reasons = cluster.run(orders)
+def _carry_out(todo: Sequence[Look], cluster: Cluster, order: Order, carry: Carry, teller: Teller) -> set[Path]:
+    """Let the cluster do the runs; the paths of those that need no more tries here.
+
+    A run whose processes died, as often as Ray tries, is tried on as long as it gets on: machines may be taken away
+    many times in the days that a run takes.
+    """
+    reasons = carry(
+        cluster, [replace(order, run=str(before.run.path.absolute()), processes=cluster.processes) for before in todo]
+    )
     tried = set()
-    for run in todo:
-        found = look(run)
+    for before in todo:
+        run, found = before.run, look(before.run)
         if found.status.state == "running":
             continue  # somebody else was quicker: it is theirs, and waited for
+        if found.status.state == "stopped" and found.status.step > before.status.step:
+            continue
         tried.add(run.path)
         reason = reasons.get(str(run.path.absolute()))
         if reason and not found.finished and not found.status.reason:
@@ -111,10 +136,28 @@ def _carry_out(todo: list[StudyRun], cluster: Cluster, stop: Stop, execute: str,
     return tried
 
 
+def _shared(folder: Path, runs: Sequence[StudyRun]) -> Shared:
+    """What every node of a cluster must find as it is here: this sweep's own file, and the prepared data."""
+    from repro.data.prepared import MANIFEST
+
+    data = {run.directory.data_directory() / MANIFEST for run in runs}
+    return Shared.here(folder, [folder / OWNER, *sorted(data)])
+
+
 @contextmanager
-def _stoppable(study: Path, teller: Teller) -> Iterator[Stop]:
+def _folder(study: Path) -> Iterator[Path]:
+    """The directory of this sweep, in which its workers find its wishes and Ray keeps its notes, until left."""
+    folder = owned_directory(study.absolute(), _PREFIX)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _stoppable(folder: Path, teller: Teller) -> Iterator[Stop]:
     """While inside, the first SIGINT or SIGTERM asks the runs to stop and the second raises KeyboardInterrupt."""
-    stop = Stop(study)
+    stop = Stop(folder)
 
     def handle(number: int, _: FrameType | None) -> None:
         if stop.asked.is_set():
@@ -128,4 +171,3 @@ def _stoppable(study: Path, teller: Teller) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        stop.path.unlink(missing_ok=True)

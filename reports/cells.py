@@ -9,11 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from reports.intervals import Interval
+
 Kind = Literal["plain", "same", "absent", "bad"]
 """plain; same: as in base, left blank; absent: there is no such thing; bad: a run's state in place of a value."""
 
 Block = Literal["row", "model", "ours", "paper"]
 """What a column belongs to: the row's name, what was changed, what was measured here, what the paper printed."""
+
+
+BLOCKS: Mapping[Block, str] = {
+    "row": "",
+    "model": "changed from base",
+    "ours": "this study",
+    "paper": "the paper, Table 3",
+}
+"""What stands above the columns of each block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +35,10 @@ class Cell:
     """Unrounded; None where there is none."""
     text: str = ""
     """As displayed."""
+    spread: str = ""
+    """Half the width of `interval` as displayed, to stand after the text: "±0.4"; empty without one."""
+    marks: str = ""
+    """Signs of the table's footnotes that hold for this value alone, such as those of significance."""
     note: str = ""
     """Small print that belongs to the text and is never left out: "2/5 seeds"."""
     hint: str = ""
@@ -31,6 +46,16 @@ class Cell:
     runs: tuple[str, ...] = ()
     """Ids of the runs that the value comes from; empty for published values."""
     kind: Kind = "plain"
+    interval: Interval | None = None
+    """Of the mean over seeds; None where there is none."""
+    n: int | None = None
+    """Number of seeds, or of pairs of seeds, that the value is a mean of; None for what is no mean."""
+
+    @property
+    def told(self) -> str:
+        """All that is displayed, in one line of plain text: "22.5 ±1.2* (2/5 seeds)"."""
+        shown = " ".join(filter(None, (self.text, self.spread))) + self.marks
+        return f"{shown} ({self.note})" if self.note else shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +77,12 @@ class Column:
     def heading(self) -> str:
         """The heading in one line of plain text: d_model."""
         return f"{self.symbol}_{self.subscript}" if self.subscript else self.symbol
+
+    @property
+    def full_heading(self) -> str:
+        """The heading with its unit, and whose numbers they are where they are published: "BLEU_dev (13a), paper"."""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.heading}{unit}{', paper' if self.block == 'paper' else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +118,12 @@ class Table:
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     footnotes: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    """A heading of a few words; the caption says the rest."""
+    stub: str = "row"
+    """The heading of the rows' names."""
+    blocks: Mapping[Block, str] = field(default_factory=lambda: dict(BLOCKS))
+    """The headings above the headings."""
 
     @property
     def rows(self) -> list[Row]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from reports.cells import Column
-from reports.formats import exponent, fixed, plain, power, signed
-from reports.measures import Quantity, bleu_on_test, measure, train_flops, valid_perplexity
+from reports.budgets import Budget, difference_at, measure_at
+from reports.cells import Cell, Column
+from reports.formats import DASH, exponent, fixed, plain, power, signed
+from reports.measures import Measure, Quantity, bleu_on_test, difference, measure, train_flops, valid_perplexity
 from reports.paper import PaperRow
-from reports.records import Study
+from reports.records import Run, Study
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,10 +27,44 @@ class Measured:
     """A column that shows the mean of one quantity over the seeds."""
 
     column: Column
-    quantity: Quantity
+    of: Callable[[Sequence[Run]], Measure]
+    """The quantity over the planned runs of a row."""
     shown: Callable[[float], str]
+    spread: bool = False
+    """The interval of the mean stands beside it."""
     same_for_all_seeds: bool = False
     """It follows from the configuration, so a missing seed takes nothing from it."""
+
+    def cell(self, runs: Sequence[Run]) -> Cell:
+        """The mean over `runs`, never bare when a planned run is missing from it."""
+        cell = mean_cell(self.of(runs), self.shown, spread=self.shown if self.spread else None)
+        return replace(cell, note="", hint="", interval=None) if self.same_for_all_seeds else cell
+
+
+def mean_cell(values: Measure, shown: Callable[[float], str], *, spread: Callable[[float], str] | None = None) -> Cell:
+    """The mean of `values`, never bare when a planned run is missing; its interval too where `spread` can show it."""
+    if values.mean is None:
+        return Cell(text=DASH, kind="absent", n=0)
+    each = ", ".join(shown(value) for value in values.values)
+    interval = values.interval
+    hints = [f"seeds: {each}"] if values.n > 1 else []
+    if interval is not None:
+        level = f"{interval.level:.0%}".replace("%", " %")
+        hints.append(f"{level} interval {shown(interval.low)} to {shown(interval.high)}, n = {values.n}")
+    return Cell(
+        value=values.mean,
+        text=shown(values.mean),
+        spread=f"±{spread(interval.half)}" if spread is not None and interval is not None else "",
+        note=values.partial,
+        hint="; ".join(hints),
+        runs=values.runs,
+        interval=interval,
+        n=values.n,
+    )
+
+
+def _over_runs(quantity: Quantity) -> Callable[[Sequence[Run]], Measure]:
+    return lambda runs: measure(runs, quantity)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,29 +106,25 @@ def settings_columns(study: Study) -> list[Setting]:
     return [*_SETTINGS, *([_SCALING] if _SCALING.key in varied else [])]
 
 
-def quality_columns() -> list[Measured]:
-    """Perplexity on the validation side, as in Table 3, and BLEU on the test side."""
-    return [
-        Measured(
-            column=Column(
-                key="perplexity",
-                symbol="PPL",
-                subscript="valid",
-                unit="per piece",
-                hint="exp of the mean negative log-likelihood a piece on the validation side, without smoothing.",
-            ),
-            quantity=valid_perplexity,
-            shown=lambda value: fixed(value, 2),
-        ),
-        Measured(
-            column=Column(
-                key="bleu", symbol="BLEU", subscript="test", unit="13a", hint="sacreBLEU, 13a, cased, on the test side."
-            ),
-            quantity=bleu_on_test,
-            shown=lambda value: fixed(value, 1),
-        ),
-    ]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """What a table compares rows by: perplexity, BLEU, and BLEU's difference to base."""
 
+    columns: tuple[Measured, Measured]
+    difference: Column
+    difference_of: Callable[[Sequence[Run], Sequence[Run]], Measure]
+    """Of a row's planned runs and those of base, paired by seed."""
+
+
+_PERPLEXITY = Column(
+    key="perplexity",
+    symbol="PPL",
+    subscript="valid",
+    unit="per piece",
+    hint="exp of the mean negative log-likelihood a piece on the validation side, without smoothing.",
+)
+
+_BLEU = Column(key="bleu", symbol="BLEU", subscript="test", unit="13a", hint="sacreBLEU, 13a, cased, on the test side.")
 
 DIFFERENCE = Column(
     key="difference",
@@ -103,52 +134,86 @@ DIFFERENCE = Column(
 )
 
 
+def final_scores() -> Scores:
+    """Scores of the trained models: perplexity on the validation side, as in Table 3, and BLEU on the test side."""
+    return Scores(
+        columns=(_scores(_PERPLEXITY, _over_runs(valid_perplexity), 2), _scores(_BLEU, _over_runs(bleu_on_test), 1)),
+        difference=DIFFERENCE,
+        difference_of=lambda runs, base: difference(runs, base, bleu_on_test),
+    )
+
+
+def scores_at(budget: Budget) -> Scores:
+    """Scores on the validation side when `budget` was spent, read off the learning curves."""
+    bleu = replace(_BLEU, subscript="valid", hint=f"sacreBLEU, 13a, cased, on the validation side {budget.label}.")
+    perplexity = replace(_PERPLEXITY, hint=f"{_PERPLEXITY.hint} Read off the learning curve {budget.label}.")
+    return Scores(
+        columns=(
+            _scores(perplexity, lambda runs: measure_at(runs, "valid/perplexity", budget), 2),
+            _scores(bleu, lambda runs: measure_at(runs, "valid/bleu", budget), 1),
+        ),
+        difference=DIFFERENCE,
+        difference_of=lambda runs, base: difference_at(runs, base, "valid/bleu", budget),
+    )
+
+
+def _scores(column: Column, of: Callable[[Sequence[Run]], Measure], digits: int) -> Measured:
+    return Measured(column=column, of=of, shown=lambda value: fixed(value, digits), spread=True)
+
+
 def cost_columns(study: Study) -> list[Measured]:
     """Parameters, training FLOPs, training seconds and speed, in units that suit the study."""
-    flops_power = exponent(_means(study, train_flops))
-    parameters = _means(study, lambda run: run.number("parameters"))
-    digits = 3 if min(parameters, default=1e9) < 1e6 else 2
-    return [
-        Measured(
-            column=Column(key="parameters", symbol="params", unit=f"×{power(6)}", hint="Trained numbers, each once."),
-            quantity=lambda run: run.number("parameters"),
-            shown=lambda value: fixed(value / 1e6, digits),
-            same_for_all_seeds=True,
-        ),
-        Measured(
-            column=Column(
-                key="flops",
-                symbol="FLOPs",
-                subscript="train",
-                unit=f"our count, ×{power(flops_power)}",
-                hint="Operations in matrix products, forward and backward, padding left out; a multiply-add is two.",
-            ),
-            quantity=train_flops,
-            shown=lambda value: fixed(value / 10.0**flops_power, 2),
-        ),
-        Measured(
-            column=Column(
-                key="seconds", symbol="time", subscript="train", unit="s", hint="Seconds of training; evaluation apart."
-            ),
-            quantity=lambda run: run.number("train_seconds"),
-            shown=lambda value: fixed(value, 0 if value >= 100 else 1),
-        ),
-        Measured(
-            column=Column(
-                key="speed",
-                symbol="speed",
-                unit="target tokens/s",
-                hint="Target tokens trained on a second, no padding.",
-            ),
-            quantity=lambda run: run.number("target_tokens_per_second"),
-            shown=lambda value: fixed(value, 0),
-        ),
-    ]
+    return [parameters_column([study]), flops_column([study]), SECONDS, SPEED]
 
 
-def _means(study: Study, quantity: Quantity) -> list[float]:
-    means = [measure(runs, quantity).mean for runs in study.by_variant.values()]
-    return [mean for mean in means if mean is not None]
+def parameters_column(studies: Sequence[Study]) -> Measured:
+    """Trained parameters, in millions."""
+    digits = 3 if min(means(studies, lambda run: run.number("parameters")), default=1e9) < 1e6 else 2
+    return Measured(
+        column=Column(key="parameters", symbol="params", unit=f"×{power(6)}", hint="Trained numbers, each once."),
+        of=_over_runs(lambda run: run.number("parameters")),
+        shown=lambda value: fixed(value / 1e6, digits),
+        same_for_all_seeds=True,
+    )
+
+
+def flops_column(studies: Sequence[Study]) -> Measured:
+    """Training FLOPs by our count, in the power of ten that suits."""
+    flops_power = exponent(means(studies, train_flops))
+    return Measured(
+        column=Column(
+            key="flops",
+            symbol="FLOPs",
+            subscript="train",
+            unit=f"our count, ×{power(flops_power)}",
+            hint="Operations in matrix products, forward and backward, padding left out; a multiply-add is two.",
+        ),
+        of=_over_runs(train_flops),
+        shown=lambda value: fixed(value / 10.0**flops_power, 2),
+    )
+
+
+SECONDS = Measured(
+    column=Column(
+        key="seconds", symbol="time", subscript="train", unit="s", hint="Seconds of training; evaluation apart."
+    ),
+    of=_over_runs(lambda run: run.number("train_seconds")),
+    shown=lambda value: fixed(value, 0 if value >= 100 else 1),
+)
+
+SPEED = Measured(
+    column=Column(
+        key="speed", symbol="speed", unit="target tokens/s", hint="Target tokens trained on a second, no padding."
+    ),
+    of=_over_runs(lambda run: run.number("target_tokens_per_second")),
+    shown=lambda value: fixed(value, 0),
+)
+
+
+def means(studies: Sequence[Study], quantity: Quantity) -> list[float]:
+    """The mean of `quantity` in every row that has one."""
+    found = [measure(runs, quantity).mean for study in studies for runs in study.by_variant.values()]
+    return [mean for mean in found if mean is not None]
 
 
 def paper_columns() -> list[Published]:

@@ -1,4 +1,4 @@
-"""Learning curves over the seeds of one row, by steps or by training FLOPs."""
+"""Learning curves over the seeds of one row, by steps, by training FLOPs or by training seconds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from reports.intervals import LEVEL, quantile
 from reports.records import Run
 
-Axis = Literal["steps", "flops"]
+Axis = Literal["steps", "flops", "seconds"]
 
 Floats = NDArray[np.float64]
+
+LEAST_FOR_BAND = 3
+"""Seeds below which a curve has no band: Student's t would make it wider than the picture."""
+
+_COUNTED: dict[Axis, tuple[str, str]] = {
+    "flops": ("train/flops", "train_flops"),
+    "seconds": ("time/train_seconds", "train_seconds"),
+}
+"""What the x axis counts: the metric that tells it during training, and the result's total."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +32,9 @@ class Curve:
 
     x: Floats
     mean: Floats
-    lowest: Floats
-    highest: Floats
+    low: Floats | None
+    """Lower end of the 95 % interval of the mean by Student's t over seeds; None below three seeds."""
+    high: Floats | None
     n: int
     """Runs that the curve is a mean of."""
     finished: bool
@@ -47,12 +58,16 @@ def curve(runs: Sequence[Run], metric: str, axis: Axis) -> Curve | None:
     if not len(grid):
         return None
     values = np.stack([np.interp(grid, x, y) for x, y in series])
+    mean, n = values.mean(axis=0), len(series)
+    half = None
+    if n >= LEAST_FOR_BAND:
+        half = quantile(1 - (1 - LEVEL) / 2, n - 1) * values.std(axis=0, ddof=1) / np.sqrt(n)
     return Curve(
         x=grid,
-        mean=values.mean(axis=0),
-        lowest=values.min(axis=0),
-        highest=values.max(axis=0),
-        n=len(series),
+        mean=mean,
+        low=None if half is None else mean - half,
+        high=None if half is None else mean + half,
+        n=n,
         finished=bool(finished),
     )
 
@@ -64,12 +79,13 @@ def _series(run: Run, metric: str, axis: Axis) -> tuple[Floats, Floats] | None:
     steps, values = np.array(points, dtype=float).T
     if axis == "steps":
         return steps, values
-    known = {0: 0.0, **dict(run.points.get("train/flops", []))}
-    total, last = run.number("train_flops"), run.number("steps")
+    name, total_name = _COUNTED[axis]
+    known = {0: 0.0, **dict(run.points.get(name, []))}
+    total, last = run.number(total_name), run.number("steps")
     if total is not None and last is not None:
         known[int(last)] = total
-    at_steps, flops = np.array(sorted(known.items())).T
+    at_steps, counted = np.array(sorted(known.items())).T
     inside = (steps <= at_steps[-1]) & (steps > 0)
     if not inside.any():
         return None
-    return np.interp(steps[inside], at_steps, flops), values[inside]
+    return np.interp(steps[inside], at_steps, counted), values[inside]

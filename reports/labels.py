@@ -46,13 +46,16 @@ def place(
     *,
     size: float,
     frame: tuple[float, float, float, float],
+    obstacles: Sequence[tuple[float, float, float, float]] = (),
 ) -> list[Label]:
     """Labels for the first of `points` (pixels), most important first, inside `frame` (left, bottom, right, top).
 
-    Those that find no free place are left out. The same points give the same places.
+    They keep off the points and the `obstacles`, which are given as `frame` is. Those that find no free place are left
+    out. The same points give the same places.
     """
     border = _Box(*frame)
     taken = [_Box(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+    taken += [_Box(*obstacle) for obstacle in obstacles]
     labels: list[Label] = []
     for point, text in zip(points, texts, strict=False):
         found = _free_place(point, text, size, border, taken)

@@ -5,11 +5,14 @@ Intervals and tests belong here too; every table, figure and page takes its aggr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from reports.formats import counted
+from reports.intervals import LEVEL, Interval, mean_interval
 from reports.records import Run
 
 Quantity = Callable[[Run], float | None]
@@ -46,6 +49,11 @@ class Measure:
     def mean(self) -> float | None:
         """The arithmetic mean; None without a value."""
         return fmean(self.values) if self.values else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % interval of the mean over seeds by Student's t; None below two values."""
+        return mean_interval(self.values, LEVEL)
 
     @property
     def lowest(self) -> float | None:
@@ -87,6 +95,25 @@ def difference(runs: Sequence[Run], base: Sequence[Run], quantity: Quantity) -> 
     )
 
 
+def contrast(rows: Mapping[str, Sequence[Run]], weights: Mapping[str, float], quantity: Quantity) -> Measure:
+    """The sum of `weights` times `quantity` over `rows`, for each seed that has a value in all of them.
+
+    `difference` is the contrast of one row (1) and base (-1); four rows make an interaction.
+    """
+    values = {
+        row: {run.seed: (run.id, value) for run in rows[row] if run.done and (value := quantity(run)) is not None}
+        for row in weights
+    }
+    planned = set.intersection(*({run.seed for run in rows[row]} for row in weights))
+    order = [run.seed for run in rows[next(iter(weights))]]
+    seeds = [seed for seed in order if all(seed in found for found in values.values())]
+    return Measure(
+        values=tuple(math.fsum(weight * values[row][seed][1] for row, weight in weights.items()) for seed in seeds),
+        runs=tuple(values[row][seed][0] for seed in seeds for row in weights),
+        planned=len(planned),
+    )
+
+
 def bleu_on_test(run: Run) -> float | None:
     """BLEU on the test side (sacreBLEU 13a)."""
     return run.number("test", "bleu")
@@ -95,6 +122,41 @@ def bleu_on_test(run: Run) -> float | None:
 def valid_perplexity(run: Run) -> float | None:
     """Unsmoothed perplexity per piece on the validation side."""
     return run.number("valid", "perplexity")
+
+
+def log_loss(run: Run) -> float | None:
+    """The logarithm of the loss, where the loss is the logarithm of `valid_perplexity`; None at a perplexity of 1.
+
+    Differences of it are relative differences in loss (nats a piece), which compare between a perplexity of 5 and one
+    of 1.1 as differences in perplexity do not.
+    """
+    return log_log(valid_perplexity(run))
+
+
+def log_log(perplexity: float | None) -> float | None:
+    """The logarithm of the logarithm of a perplexity; None where there is none."""
+    return math.log(math.log(perplexity)) if perplexity is not None and perplexity > 1 else None
+
+
+def fall_with_length(run: Run) -> float | None:
+    """The share of its BLEU that a run gains (falling: below 0) with every ten words of sentence length, test side.
+
+    The slope of a straight line through BLEU by length group, each group at its middle and weighted by its sentences,
+    over the weighted mean of BLEU. None with fewer than two groups, or where nothing is translated right.
+    """
+    groups = run.value("test", "bleu_by_length")
+    if not isinstance(groups, list) or len(groups) < 2:
+        return None
+    middles = [
+        (group["from"] + (group["to"] if group["to"] is not None else group["from"] + 9)) / 2 for group in groups
+    ]
+    scores, weights = [group["bleu"] for group in groups], [group["sentences"] for group in groups]
+    whole = math.fsum(weights)
+    middle, score = (math.fsum(map(operator.mul, weights, column)) / whole for column in (middles, scores))
+    if score <= 0:
+        return None
+    rise = math.fsum(w * (x - middle) * (y - score) for w, x, y in zip(weights, middles, scores, strict=True))
+    return 10 * rise / math.fsum(w * (x - middle) ** 2 for w, x in zip(weights, middles, strict=True)) / score
 
 
 def train_flops(run: Run) -> float | None:

@@ -1,133 +1,109 @@
-"""The report of a study: one page that needs nothing else, its Markdown twin, and the figures as files."""
+"""The report of studies: one page that needs nothing else, its Markdown twin, and tables, data and figures as files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from reports import provenance
-from reports.cells import Table
-from reports.drawing import SERIES
-from reports.examples import Example, examples
-from reports.figures import Picture, cost_picture, difference_picture
+from reports import markdown
+from reports.collection import load_studies
+from reports.drawing import SERIES, Drawing, in_print, renamed
+from reports.exports import write_exports
 from reports.formats import moment
-from reports.learning import Panel, learning_panels
-from reports.markdown import escape
-from reports.paper import Paper, load_paper
-from reports.records import Run, Study, load_study
-from reports.smoke import smoke_table
-from reports.summary import Figure, Statement, headline, summary
-from reports.tables import main_table, study_title
-from repro.files import write_text
+from reports.learning import AXES
+from reports.paper import load_paper
+from reports.records import Run
+from reports.sections import Report, Section, build
+from reports.verdicts import in_words
+from reports.written import Written
+from repro.errors import UsageError
+from repro.files import read_json
 
 PAGE, TEXT, FIGURES = "index.html", "report.md", "figures"
 
+LAYERS = "bench-layers.json"
+"""The document of `ablate bench layers` in a study's directory, for Table 1."""
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """All that a page or a text shows, in the order in which it is shown."""
-
-    study: Study
-    paper: Paper
-    title: str
-    headline: Sequence[Figure]
-    summary: Sequence[Statement]
-    table: Table
-    unfinished: Sequence[Run]
-    pictures: Sequence[Picture]
-    panels: Sequence[Panel]
-    smoke: Table | None
-    examples: Sequence[Example]
-    shared: provenance.Shared
-    rows: Sequence[provenance.RowDetails]
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_report(study_directory: Path, out: Path | None = None) -> Path:
-    """Write the report of the study in `study_directory` into `out` (by default its `report/`); return the page's path.
+def write_report(studies: Path | Sequence[Path], out: Path | None = None, *, mixed: bool = False) -> Path:
+    """Write the report of the studies in these directories into `out`; return the page's path.
 
-    `index.html` holds everything; `report.md` and `figures/*.svg` are the same in parts. The same study gives the same
-    bytes. Raises CheckError when there is no study, or when its scores cannot stand in one table.
+    One study's report goes into its `report/` unless `out` is given; several need an `out`. Studies of one experiment
+    are shown as one. `index.html` holds everything; `report.md` is its twin in text; `figures/` has every figure as
+    SVG, PDF and PNG, `tables/` the tables, `data/` the numbers. The same studies give the same bytes. What an earlier
+    report left in `out` and this one does not write is removed. Raises CheckError when there is no study, or when its
+    scores cannot stand in one table and are not to stand there `mixed`; UsageError without an `out` for several.
     """
-    out = out or study_directory / "report"
-    report = build(study_directory, out)
-    for name, content in sorted(figure_files(report).items()):
-        write_text(out / FIGURES / name, content)
-    write_text(out / TEXT, render_text(report))
-    page = out / PAGE
-    write_text(page, render_page(report))
-    return page
+    paths = [studies] if isinstance(studies, Path) else list(studies)
+    if not paths:
+        raise UsageError("no study is named", where="report", fix="name the directory of a study")
+    loaded = load_studies(paths)
+    if out is None:
+        if len(paths) > 1:
+            raise UsageError("several studies and no place for their report", where="report", fix="name one with --out")
+        out = paths[0] / "report"
+    report = build(loaded, load_paper(), out, bench=_bench(paths), mixed=mixed)
+    written = Written(out)
+    for name, content in figure_files(report):
+        written.write(f"{FIGURES}/{name}", content)
+    written.note(write_exports(loaded, out, tables=report.named, mixed=mixed))
+    written.write(TEXT, render_text(report))
+    written.write(PAGE, render_page(report))
+    written.finish()
+    return out / PAGE
 
 
-def build(study_directory: Path, out: Path) -> Report:
-    """Everything the report of a study in `study_directory` shows; links start from `out`."""
-    study, paper = load_study(study_directory), load_paper()
-    table = main_table(study, paper)
-    pictures = (cost_picture(study), difference_picture(study, paper))
-    return Report(
-        study=study,
-        paper=paper,
-        title=study_title(study),
-        headline=headline(study, paper),
-        summary=summary(study, paper),
-        table=table,
-        unfinished=[run for run in study.trained if not run.done],
-        pictures=[picture for picture in pictures if picture is not None],
-        panels=learning_panels(study),
-        smoke=smoke_table(study),
-        examples=examples(study),
-        shared=provenance.shared(study),
-        rows=provenance.rows(study, out),
-    )
+def _bench(paths: Sequence[Path]) -> Mapping[str, Any] | None:
+    """What was measured of layers, from the first study that holds it."""
+    found = next((path / LAYERS for path in paths if (path / LAYERS).is_file()), None)
+    return read_json(found) if found is not None else None
 
 
-def figure_files(report: Report) -> dict[str, str]:
-    """The figures by file name, as SVG that stands alone."""
-    return {f"{picture.key}.svg": picture.wide.file for picture in report.pictures} | {
-        panel_file(panel): panel.drawing.file for panel in report.panels
-    }
+def figure_files(report: Report) -> Iterator[tuple[str, bytes | str]]:
+    """The figures by file name: as SVG that stands alone, as PDF and as PNG."""
+    for section in report.sections:
+        pictures = [*section.pictures, *([section.systems] if section.systems is not None else [])]
+        for picture in pictures:
+            yield from _forms(section.file(picture.key), picture.wide)
+        for panel in section.panels:
+            yield from _forms(section.curves_file(panel), panel.file())
 
 
-def panel_file(panel: Panel) -> str:
-    """The file name of one panel of learning curves."""
-    safe = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in panel.group)
-    return f"curves-{panel.axis}-{panel.number}-{safe}.svg"
+def _forms(name: str, drawn: Drawing) -> Iterator[tuple[str, bytes | str]]:
+    pdf, png = in_print(drawn)
+    yield from ((f"{name}.svg", drawn.file), (f"{name}.pdf", pdf), (f"{name}.png", png))
 
 
 def render_page(report: Report) -> str:
-    """The page. Everything in it is escaped, but for our own style sheet and drawings."""
+    """The page. Everything in it is escaped, but for our own style sheet, script and drawings."""
     environment = _environment(autoescape=True)
-    environment.filters["drawn"] = Markup
-    return environment.from_string(_template("page.html.j2")).render(
+    environment.filters["drawn"] = lambda inline, prefix: Markup(renamed(inline, prefix))
+    environment.globals |= {"link_of": report.link_of, "in_words": in_words}
+    return environment.get_template("page.html.j2").render(
         report=report,
-        style=Markup(_template("page.css")),
-        anchor=provenance.anchor,
+        style=Markup(_text("page.css")),
+        script=Markup(_text("page.js")),
         series=range(1, len(SERIES) + 1),
-        axes=_axes(report),
+        axes=AXES,
     )
 
 
 def render_text(report: Report) -> str:
     """The Markdown twin; figures are links to their files."""
     environment = _environment(autoescape=False)
-    environment.filters["md"] = escape
-    return environment.from_string(_template("report.md.j2")).render(
-        report=report, figures=FIGURES, panel_file=panel_file, axes=_axes(report)
-    )
-
-
-def _axes(report: Report) -> Mapping[str, Sequence[Panel]]:
-    """The panels of learning curves by what their x axis shows."""
-    names = {"steps": "by steps", "flops": "by training FLOPs"}
-    found = {name: [panel for panel in report.panels if panel.axis == axis] for axis, name in names.items()}
-    return {name: panels for name, panels in found.items() if panels}
+    environment.filters |= {"md": markdown.escape, "md_table": markdown.table}
+    return environment.get_template("report.md.j2").render(report=report, figures=FIGURES)
 
 
 def _environment(*, autoescape: bool) -> Environment:
     environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -144,5 +120,8 @@ def _states(run: Run) -> str:
     return f"{run.state}: {run.reason}" if run.reason else run.state
 
 
-def _template(name: str) -> str:
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+def _text(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+__all__ = ["Report", "Section", "figure_files", "render_page", "render_text", "write_report"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -23,11 +24,35 @@ class PaperRow:
     bleu_difference: float
     """BLEU minus that of the paper's base."""
     perplexity_difference: float
+    changes: Mapping[str, Any]
+    """What is not as in the paper's base, by the paper's names: heads, d_k, layers, d_model, d_ff; all, for base."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperSystem:
+    """One row of the paper's Table 2 (newstest2014, tokenised BLEU); None: not printed there."""
+
+    model: str
+    bleu_german: float | None
+    bleu_french: float | None
+    flops_german: float | None
+    """Training cost of English-German by the paper's method."""
+    flops_french: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperLayer:
+    """One row of the paper's Table 1; n length, d width, k kernel, r neighbourhood."""
+
+    layer: str
+    complexity: str
+    sequential: str
+    path: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paper:
-    """The published Table 3 and what a comparison with it has to say."""
+    """The published tables and what a comparison with them has to say."""
 
     title: str
     arxiv: str
@@ -40,6 +65,13 @@ class Paper:
     test: str
     bleu_protocol: str
     parameters_note: str
+    systems: tuple[PaperSystem, ...]
+    """Table 2."""
+    systems_note: str
+    layers: tuple[PaperLayer, ...]
+    """Table 1."""
+    cost_rule: str
+    """How the paper reckons a training cost."""
 
     @property
     def base_target_tokens(self) -> float:
@@ -62,6 +94,7 @@ def load_paper() -> Paper:
             # The paper prints one decimal for BLEU and two for perplexity; so have their differences.
             bleu_difference=round(row["bleu"] - base["bleu"], 1),
             perplexity_difference=round(row["perplexity"] - base["perplexity"], 2),
+            changes=row["changes"],
         )
         for row in table["rows"]
     }
@@ -78,4 +111,19 @@ def load_paper() -> Paper:
         test=protocol["table3"]["test"],
         bleu_protocol=protocol["table3"]["bleu"],
         parameters_note=table["note"],
+        systems=tuple(_system(row) for row in document["table2"]["rows"]),
+        systems_note=document["table2"]["note"],
+        layers=tuple(PaperLayer(**row) for row in document["table1"]["rows"]),
+        cost_rule=protocol["training_cost"]["rule"],
+    )
+
+
+def _system(row: Mapping[str, Any]) -> PaperSystem:
+    (bleu_german, bleu_french), (flops_german, flops_french) = row["bleu"], row["flops"]
+    return PaperSystem(
+        model=row["model"],
+        bleu_german=bleu_german,
+        bleu_french=bleu_french,
+        flops_german=flops_german,
+        flops_french=flops_french,
     )

@@ -36,6 +36,14 @@ class RunDetails:
     threads: str
     seconds: str
     notes: tuple[str, ...]
+    study: str
+    """The name of the study's directory."""
+    mlflow: str
+    """Its run in MLflow; empty where it was not tracked."""
+    tree: str
+    """Whether the code was as committed: "clean", "changed" or "no checkout"; empty before the run has begun."""
+    records: Mapping[str, str]
+    """The rest of where its numbers come from: full hash, digests, signatures, package versions, system, job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +54,10 @@ class RowDetails:
     anchor: str
     title: str
     configuration: tuple[str, ...]
-    """All settings, for base; the other rows have `changes`."""
+    """All settings, for base; those of the model, for another family; the other rows have `changes`."""
     changes: tuple[str, ...]
+    absent: tuple[str, ...]
+    """For another family: settings of base's model that it does not have."""
     differs: tuple[str, ...]
     """What is not as in the paper, beyond what holds for all rows."""
     states: str
@@ -104,8 +114,9 @@ def _row(study: Study, variant: Variant, report: Path, common: set[str]) -> RowD
         id=variant.id,
         anchor=anchor(variant.id),
         title=variant.title,
-        configuration=_configuration(study) if variant.id == BASE else (),
+        configuration=_configuration(study) if variant.id == BASE else _family(study, variant),
         changes=tuple(f"{key} = {plain(value)}" for key, value in variant.changes.items()),
+        absent=_absent(study, variant),
         differs=tuple(dict.fromkeys(own)),
         states=f"{done}/{len(runs)} finished",
         runs=tuple(_run(run, report) for run in runs),
@@ -115,6 +126,26 @@ def _row(study: Study, variant: Variant, report: Path, common: set[str]) -> RowD
 def _configuration(study: Study) -> tuple[str, ...]:
     labels = ("variant", "table", "scale", "seed")
     return tuple(f"{key} = {plain(value)}" for key, value in base_settings(study).items() if key not in labels)
+
+
+def _of_other_family(study: Study, variant: Variant) -> bool:
+    settings = study.settings(variant.id)
+    return bool(settings) and settings.get("model.family") != base_settings(study).get("model.family")
+
+
+def _family(study: Study, variant: Variant) -> tuple[str, ...]:
+    """The model of a row of another family, whose settings have no columns in the table."""
+    if not _of_other_family(study, variant):
+        return ()
+    settings = study.settings(variant.id).items()
+    return tuple(f"{key} = {plain(value)}" for key, value in settings if key.startswith("model."))
+
+
+def _absent(study: Study, variant: Variant) -> tuple[str, ...]:
+    if not _of_other_family(study, variant):
+        return ()
+    has = study.settings(variant.id)
+    return tuple(key for key in base_settings(study) if key.startswith("model.") and key not in has)
 
 
 def _run(run: Run, report: Path) -> RunDetails:
@@ -135,6 +166,10 @@ def _run(run: Run, report: Path) -> RunDetails:
         threads=str(run.value("threads") or run.settings.get("train.threads", DASH)),
         seconds=duration(seconds) if seconds else DASH,
         notes=_notes(run),
+        study=run.study,
+        mlflow=run.mlflow,
+        tree=_tree(run),
+        records=_records(run),
     )
 
 
@@ -159,6 +194,43 @@ def _code(run: Run) -> str:
     if not commit:
         return "no checkout" if run.environment else DASH
     return commit[:_HASH_SHOWN] + (" + changes" if dirty else "")
+
+
+def _tree(run: Run) -> str:
+    """Whether the code was as committed."""
+    if not run.environment:
+        return ""
+    dirty = at(run.environment, "code", "dirty")
+    return "no checkout" if dirty is None else "changed" if dirty else "clean"
+
+
+def _records(run: Run) -> dict[str, str]:
+    """What else a reader needs to find, or to make again, the numbers of a run; only what is known."""
+    versions, job = at(run.environment, "versions"), at(run.environment, "slurm")
+    known = {
+        "configuration hash": run.hash,
+        "commit": _text(run, "code", "commit"),
+        "corpus digest": run.value("digests", "corpus"),
+        "vocabulary digest": run.value("digests", "vocabulary"),
+        "test references": run.value("test", "reference_sha256"),
+        "BLEU signature": run.value("test", "signatures", "bleu"),
+        "chrF signature": run.value("test", "signatures", "chrf"),
+        "MLflow run": run.mlflow,
+        "device": _device(run),
+        "cores": _text(run, "cores"),
+        "precision": run.value("precision"),
+        "python": _text(run, "python"),
+        "platform": _text(run, "platform"),
+        "versions": _pairs(versions),
+        "SLURM": _pairs(job),
+    }
+    return {name: str(value) for name, value in known.items() if value}
+
+
+def _pairs(document: object) -> str:
+    if not isinstance(document, Mapping):
+        return ""
+    return ", ".join(f"{name} {value}" for name, value in document.items() if value is not None)
 
 
 def _wall_clock(run: Run) -> float:

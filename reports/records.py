@@ -20,6 +20,7 @@ STATES: tuple[State, ...] = ("done", "failed", "diverged", "unreadable", "stoppe
 
 _PLAN: Shape = {
     "table": str,
+    "kind?": str,
     "scale": str,
     "seeds": [int],
     "set?": [str],
@@ -34,6 +35,13 @@ _PLAN: Shape = {
 
 BASE = "base"
 """The variant that every other row is compared with."""
+
+SEARCH = "search"
+"""The kind of a study whose rows are samples of a space, trained on unequal budgets."""
+
+_TRACKED = "tracking.json"
+_SPENT = {"tokens": ("train/target_tokens", "target_tokens"), "flops": ("train/flops", "train_flops")}
+_SPENT |= {"seconds": ("time/train_seconds", "train_seconds")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +79,10 @@ class Run:
     """`result.json` of a finished run; empty otherwise."""
     environment: Mapping[str, Any]
     """Versions, host, processor, commit; empty before the run has begun."""
+    study: str = ""
+    """The name of the study's directory."""
+    mlflow: str = ""
+    """Its run in MLflow, as the last sync noted it; empty where it was not tracked."""
 
     @property
     def done(self) -> bool:
@@ -102,6 +114,15 @@ class Run:
                     series.setdefault(name, {})[line.step] = float(value)
         return {name: sorted(values.items()) for name, values in series.items()}
 
+    def spent(self, axis: Literal["tokens", "flops", "seconds"]) -> list[tuple[int, float]]:
+        """What training had cost by which step: nothing at 0, what was logged, and the result's total at the end."""
+        metric, total = _SPENT[axis]
+        known = {0: 0.0, **dict(self.points.get(metric, []))}
+        last, amount = self.number("steps"), self.number(total)
+        if last is not None and amount is not None:
+            known[int(last)] = amount
+        return sorted(known.items())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
@@ -121,6 +142,8 @@ class Study:
     """Base's configuration by dotted key, as planned."""
     variants: tuple[Variant, ...]
     runs: tuple[Run, ...]
+    kind: str = ""
+    """SEARCH, or empty for a table at one budget."""
 
     @cached_property
     def by_variant(self) -> Mapping[str, list[Run]]:
@@ -161,6 +184,7 @@ def load_study(directory: Path) -> Study:
     strange = [entry["id"] for entry in document["runs"] if entry["variant"] not in known]
     if strange:
         raise CheckError(f"the run {strange[0]} is of no planned row", where=str(plan), fix="restore the file")
+    tracked = _tracked(directory)
     return Study(
         path=directory,
         name=directory.resolve().name,
@@ -176,7 +200,8 @@ def load_study(directory: Path) -> Study:
             Variant(id=entry["id"], group=entry["group"], title=entry["title"], changes=entry["changes"])
             for entry in document["variants"]
         ),
-        runs=tuple(_load_run(directory, entry) for entry in document["runs"]),
+        runs=tuple(_load_run(directory, entry, tracked.get(entry["id"], "")) for entry in document["runs"]),
+        kind=document.get("kind", ""),
     )
 
 
@@ -203,9 +228,19 @@ def _flat(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def _load_run(study: Path, entry: Mapping[str, Any]) -> Run:
+def _tracked(study: Path) -> dict[str, str]:
+    """Run to its MLflow run, as the last sync noted; empty where there is no such note: it is no more than a hint."""
+    try:
+        stores = read_json(study / _TRACKED)["stores"]
+        return {run: str(mark["child"]) for store in stores.values() for run, mark in store["runs"].items()}
+    except (CheckError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _load_run(study: Path, entry: Mapping[str, Any], mlflow: str) -> Run:
     plan: dict[str, Any] = {name: entry[name] for name in ("id", "variant", "seed", "hash")}
-    plan |= {"path": study / entry["directory"], "same_as": entry.get("same_as")}
+    plan |= {"path": study / entry["directory"], "same_as": entry.get("same_as"), "mlflow": mlflow}
+    plan |= {"study": study.resolve().name}
     nothing: dict[str, Any] = {"settings": {}, "result": {}, "environment": {}}
     try:
         return Run(**plan, **(nothing | _records(plan["path"], plan["hash"])))

@@ -1,4 +1,4 @@
-"""The opening of a report in plain words: what was run, what came out, and what it does not show."""
+"""The opening of a report in plain words: what was run, what held, what did not, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.formats import counted, duration, fixed, listed, signed, times
+from reports.formats import counted, duration, fixed, listed, signed
 from reports.measures import Measure, bleu_on_test, difference, direction, measure, valid_perplexity
 from reports.paper import Paper
 from reports.records import BASE, STATES, Study, Variant
 from reports.tables import base_settings, changes_budget, study_title
-
-_TRANSLATES = 10.0
-"""BLEU below which a translation is of little use, and a difference of little meaning."""
+from reports.trust import trust
+from reports.verdicts import Finding, State, Verdict
 
 _NAMED = 3
 """Rows that the summary names at either end."""
@@ -57,16 +56,19 @@ class _Effect:
         return f"{self.variant.id} ({', '.join(told)})"
 
 
-def summary(study: Study, paper: Paper) -> list[Statement]:
+def summary(study: Study, paper: Paper, verdicts: Sequence[Verdict]) -> list[Statement]:
     """All statements, in order."""
     effects = _effects(study, paper)
     statements = [_what_was_run(study), _what_came_out(study, effects)]
-    if compared := _beside_the_paper(effects):
-        statements.append(compared)
-    return [*statements, _limits(study, paper)]
+    if study.finished and study.base is not None:
+        statements += _claims(verdicts)
+        if compared := _beside_the_paper(effects):
+            statements.append(compared)
+    points = trust(study, paper)
+    return [*statements, Statement(title="How far to trust it", points=tuple(points))]
 
 
-def headline(study: Study, paper: Paper) -> list[Figure]:
+def headline(study: Study, verdicts: Sequence[Verdict]) -> list[Figure]:
     """The numbers at the top of the page."""
     figures = [
         Figure(value=f"{len(study.finished)}/{len(study.trained)}", name="runs finished", note=_unfinished(study))
@@ -75,16 +77,14 @@ def headline(study: Study, paper: Paper) -> list[Figure]:
     bleu, perplexity = measure(base, bleu_on_test), measure(base, valid_perplexity)
     for name, values, digits in (("BLEU of base, test", bleu, 1), ("perplexity of base, valid", perplexity, 2)):
         if values.mean is not None:
-            note = values.partial or counted(values.n, "seed")
+            half = f"±{fixed(values.interval.half, digits)}, " if values.interval else ""
+            note = half + (values.partial or counted(values.n, "seed"))
             figures.append(Figure(value=fixed(values.mean, digits), name=name, note=note))
-    words = _directions(_effects(study, paper))
-    if words:
+    counts = Counter(verdict.state for verdict in verdicts)
+    if tested := sum(counts.values()) - counts["not tested"]:
+        note = f"{counts['contradicted']} contradicted, {counts['inconclusive']} undecided"
         figures.append(
-            Figure(
-                value=f"{sum(word == 'same' for _, word in words)}/{len(words)}",
-                name="rows moved as in the paper",
-                note=f"no test of chance; {counted(len(study.seeds), 'seed')}",
-            )
+            Figure(value=f"{counts['reproduced']}/{tested}", name="tested claims reproduced here", note=note)
         )
     seconds = sum(run.number("train_seconds") or 0.0 for run in study.finished)
     if seconds:
@@ -170,18 +170,91 @@ def _what_came_out(study: Study, effects: Sequence[_Effect]) -> Statement:
     return Statement(title=title, text=" ".join(sentences))
 
 
-def _directions(effects: Sequence[_Effect]) -> list[tuple[_Effect, str]]:
-    found = [(effect, direction(effect.bleu, effect.published)) for effect in effects]
-    return [(effect, word) for effect, word in found if word]
+def _claims(verdicts: Sequence[Verdict]) -> list[Statement]:
+    """What held of the paper's claims, what did not, and what stays open."""
+    by_state: dict[State, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_state.setdefault(verdict.state, []).append(verdict)
+    held, failed = by_state.get("reproduced", []), by_state.get("contradicted", [])
+    open_, untested = by_state.get("inconclusive", []), by_state.get("not tested", [])
+    tested = len(verdicts) - len(untested)
+    if not tested:
+        return [
+            Statement(title="What held", text=f"None of the {len(verdicts)} claims could be tested: {_rows_lack()}.")
+        ]
+    return [
+        Statement(
+            title="What held",
+            text=f"{len(held)} of the {counted(tested, 'claim')} that could be tested "
+            f"{'is' if len(held) == 1 else 'are'} reproduced here{':' if held else '.'}",
+            points=tuple(_held(verdict) for verdict in held),
+        ),
+        Statement(
+            title="What did not",
+            text="" if failed else "No claim is contradicted here. That is no proof of any of them.",
+            points=tuple(_failed(verdict) for verdict in failed),
+        ),
+        _what_stays_open(open_, untested),
+    ]
+
+
+def _rows_lack() -> str:
+    return "their rows are not in this study, or have not finished"
+
+
+def _held(verdict: Verdict) -> str:
+    shown = [_size(finding) for finding in verdict.findings if finding.shown]
+    return _with(verdict.claim.sentence, listed(shown))
+
+
+def _with(sentence: str, words: str) -> str:
+    """A sentence with `words` in brackets at its end."""
+    return f"{sentence.removesuffix('.')} ({words})." if words else sentence
+
+
+def _size(finding: Finding) -> str:
+    """The effect alone: what is shown of it begins with its mean, and the table of claims has the rest."""
+    return finding.shown.partition(",")[0]
+
+
+def _failed(verdict: Verdict) -> str:
+    return f"{verdict.claim.sentence} Here not: {_reason(verdict.leading)}."
+
+
+def _reason(finding: Finding) -> str:
+    shown = f" ({finding.shown})" if finding.shown else ""
+    return f"{finding.part.says}{shown}, {finding.reason}"
+
+
+def _what_stays_open(verdicts: Sequence[Verdict], untested: Sequence[Verdict]) -> Statement:
+    points = [_with(verdict.claim.sentence, _needed(verdict)) for verdict in verdicts]
+    text = ""
+    if untested:
+        text = f"{counted(len(untested), 'claim')} could not be tested: {_rows_lack()}."
+    elif not verdicts:
+        text = "Nothing: every claim that was tested is decided here."
+    return Statement(title="What stays open", text=text, points=tuple(points))
+
+
+def _needed(verdict: Verdict) -> str:
+    """What an undecided claim waits for."""
+    waiting = [finding for finding in verdict.findings if finding.state == "inconclusive"]
+    needed = [finding.needed for finding in waiting if finding.needed is not None]
+    if len(needed) == len(waiting) and needed:
+        return f"about {max(needed)} seeds would decide"
+    return waiting[0].reason if waiting else "its parts disagree"
 
 
 def _beside_the_paper(effects: Sequence[_Effect]) -> Statement | None:
-    words = _directions(effects)
+    """Directions beside Table 3, for the rows that move there by a printed decimal."""
+    found = [(effect, direction(effect.bleu, effect.published)) for effect in effects]
+    words = [(effect, word) for effect, word in found if word]
     if not words:
         return None
+    every = " with every seed" if any(effect.bleu.n > 1 for effect, _ in words) else ""
     kinds = {
-        "same": f"Moved in the paper's direction{_every_seed(words)}",
-        "opposite": f"Moved the other way{_every_seed(words)}",
+        "same": f"Moved in the paper's direction{every}",
+        "opposite": f"Moved the other way{every}",
         "mixed": "Seeds disagree",
         "none": "Did not move by a printed decimal",
     }
@@ -194,14 +267,9 @@ def _beside_the_paper(effects: Sequence[_Effect]) -> Statement | None:
             points.append(f"{text}: {listed(names)}.")
     return Statement(
         title="Beside the paper's Table 3",
-        text="Difference to base in BLEU, here and in the paper. This compares directions; it is no test of whether "
-        "they could be chance.",
+        text="Difference to base in BLEU, here and in the paper: a comparison of directions, no test of chance.",
         points=tuple(points),
     )
-
-
-def _every_seed(words: Sequence[tuple[_Effect, str]]) -> str:
-    return " with every seed" if any(effect.bleu.n > 1 for effect, _ in words) else ""
 
 
 def _named(effect: _Effect) -> str:
@@ -211,73 +279,3 @@ def _named(effect: _Effect) -> str:
 def _beside(effect: _Effect) -> str:
     partial = f", {effect.bleu.partial}" if effect.bleu.partial else ""
     return f"{effect.variant.id} ({signed(effect.mean, 1)} here{partial}, {signed(effect.published or 0.0, 1)} there)"
-
-
-def _limits(study: Study, paper: Paper) -> Statement:
-    points = [*_gap(study, paper), _noise(study)]
-    base = measure(study.by_variant.get(BASE, []), bleu_on_test).mean
-    if base is not None and base < _TRANSLATES:
-        points.insert(0, f"Base itself hardly translates ({fixed(base, 1)} BLEU): differences between rows say little.")
-    if any(changes_budget(variant) for variant in study.variants):
-        points.append("Rows with another budget than base are not compared at equal cost; the table marks them.")
-    if len(study.finished) < len(study.trained):
-        points.append(
-            "Rows with fewer finished seeds than planned may move when the rest is there; the table marks them."
-        )
-    if skipped := [run.id for run in study.finished if run.number("skipped_steps")]:
-        points.append(f"{counted(len(skipped), 'run')} skipped updates with a non-finite loss; the details say which.")
-    if any(run.value("test", "warnings") for run in study.finished):
-        points.append(
-            "Some translations still hold segmentation marks, so their BLEU is too low; the details say which."
-        )
-    return Statement(title="What this does not show", points=tuple(point for point in points if point))
-
-
-def _gap(study: Study, paper: Paper) -> list[str]:
-    """How far the study is from the paper in size, training and measurement."""
-    base = study.by_variant.get(BASE, [])
-    parameters = measure(base, lambda run: run.number("parameters")).mean
-    tokens = measure(base, lambda run: run.number("target_tokens")).mean
-    gaps = []
-    if parameters and paper.base.parameters:
-        gaps.append(
-            f"{fixed(parameters / 1e6, 2)} million parameters against {fixed(paper.base.parameters, 0)} million"
-            f" ({_ratio(paper.base.parameters * 1e6 / parameters)})"
-        )
-    if tokens:
-        gaps.append(
-            f"{_large(tokens)} target tokens of training against about {_large(paper.base_target_tokens)}"
-            f" ({_ratio(paper.base_target_tokens / tokens)})"
-        )
-    gap = f"Base is not the paper's base: {' and '.join(gaps)}, on {study.data.get('corpus')} instead of {paper.task}."
-    levels = (
-        f"Levels of BLEU and perplexity do not compare: in the paper {paper.test}, BLEU {paper.bleu_protocol};"
-        " here another text, sacreBLEU 13a and another vocabulary. Only differences to base may be set side by side."
-    )
-    return [*([gap] if gaps else []), levels]
-
-
-def _ratio(ratio: float) -> str:
-    if ratio >= 1.05:
-        return f"{times(ratio)} times fewer"
-    return "as many" if ratio > 0.95 else f"{times(1 / ratio)} times more"
-
-
-def _large(number: float) -> str:
-    for size, word in ((1e9, "billion"), (1e6, "million")):
-        if number >= size:
-            return f"{fixed(number / size, 1)} {word}"
-    return fixed(number, 0)
-
-
-def _noise(study: Study) -> str:
-    if not study.finished:
-        return ""
-    spread = measure(study.by_variant.get(BASE, []), bleu_on_test)
-    if len(study.seeds) == 1:
-        return "There is one seed a row: a difference may be no more than the luck of that seed."
-    text = f"{len(study.seeds)} seeds a row show some of the scatter, not all of it, and no significance test was made."
-    if spread.n > 1:
-        apart = fixed(spread.spread, 1)
-        text += f" The seeds of base alone lie {apart} BLEU apart; a difference of that size means little."
-    return text

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reports.budgets import Budget
 from reports.cells import Cell, Column, Group, Row, Table
 from reports.columns import (
     BUDGET,
-    DIFFERENCE,
     DIRECTION,
-    Measured,
     Published,
     Setting,
     cost_columns,
+    final_scores,
+    mean_cell,
     paper_columns,
-    quality_columns,
+    parameters_column,
+    scores_at,
     settings_columns,
 )
-from reports.comparable import check_comparable
-from reports.formats import DASH, counted, listed, plain, signed
-from reports.measures import Measure, bleu_on_test, difference, direction, measure
+from reports.comparable import agreed, check_comparable, odd_runs
+from reports.formats import DASH, counted, fixed, listed, plain, signed
+from reports.marks import marked, meaning
+from reports.measures import Measure, direction
 from reports.paper import Paper, PaperRow, load_paper
-from reports.records import BASE, STATES, Run, Study, Variant
+from reports.records import BASE, SEARCH, STATES, Run, Study, Variant
+from reports.significance import table_tests
 
 GROUPS: Mapping[str, str] = {
     "base": "",
@@ -41,15 +44,18 @@ GROUPS: Mapping[str, str] = {
 }
 """The order and the titles of the groups; others follow, under their own names."""
 
-OTHER_BUDGET, INCOMPLETE = "†", "‡"
+OTHER_BUDGET, INCOMPLETE, ODD = "†", "‡", "§"
 
 _SEEDS = Column(key="seeds", symbol="seeds", hint="Finished runs; with the planned number where some did not finish.")
 
 
-def main_table(study: Study, paper: Paper | None = None) -> Table:
-    """The table of `study`. Raises CheckError when its scores cannot stand in one column."""
-    check_comparable(study)
-    builder = _Builder(study, paper or load_paper())
+def main_table(study: Study, paper: Paper | None = None, budget: Budget | None = None, *, mixed: bool = False) -> Table:
+    """The table of `study`: scores of the trained models, or, with a `budget`, of the models when it was spent.
+
+    Raises CheckError when its scores cannot stand in one column, unless they are to stand there `mixed`, with marks.
+    """
+    check_comparable(study, mixed=mixed)
+    builder = _Builder(study, paper or load_paper(), budget)
     order = list(GROUPS)
     labels = sorted(
         {variant.group for variant in study.variants},
@@ -63,12 +69,16 @@ def main_table(study: Study, paper: Paper | None = None) -> Table:
         )
         for label in labels
     ]
-    used = {mark for group in groups for row in group.rows for mark in row.marks}
+    rows = [row for group in groups for row in group.rows]
+    used = {mark for row in rows for mark in row.marks} | {
+        mark for row in rows for cell in row.cells.values() for mark in cell.marks
+    }
     return Table(
         caption=builder.caption(),
         columns=tuple(builder.columns()),
         groups=tuple(groups),
         footnotes={mark: text for mark, text in builder.footnotes().items() if mark in used},
+        title=study_title(study) + (f", {budget.label}" if budget else ""),
     )
 
 
@@ -104,43 +114,71 @@ def group_label(group: str) -> str:
 class _Builder:
     """Makes the rows of one study's table."""
 
-    def __init__(self, study: Study, paper: Paper) -> None:
-        self.study, self.paper = study, paper
+    def __init__(self, study: Study, paper: Paper, budget: Budget | None) -> None:
+        self.study, self.paper, self.at = study, paper, budget
         self.base = base_settings(study)
         self.settings = settings_columns(study)
-        self.quality = quality_columns()
-        self.costs = cost_columns(study)
+        self.scores = final_scores() if budget is None else scores_at(budget)
+        self.costs = cost_columns(study) if budget is None else [parameters_column([study])]
         self.published = paper_columns() if any(v.id in paper.rows for v in study.variants) else []
         self.unit = str(self.base.get("train.budget_unit", "steps"))
         self.budget = Column(key=BUDGET.key, symbol=self.unit, block="model", hint=BUDGET.column.hint)
+        self.odd = odd_runs(study)
+        # The tests are of the trained models on the test side; what stands at a budget was measured on the other side.
+        self.tests = table_tests(study) if budget is None else {}
 
     def columns(self) -> list[Column]:
         """All columns in order."""
         paper = [*(column.column for column in self.published), DIRECTION] if self.published else []
         settings = [setting.column for setting in self.settings]
-        measured = [column.column for column in self.quality], [column.column for column in self.costs]
-        return [*settings, self.budget, _SEEDS, *measured[0], DIFFERENCE, *measured[1], *paper]
+        scores, costs = [column.column for column in self.scores.columns], [column.column for column in self.costs]
+        return [*settings, self.budget, _SEEDS, *scores, self.scores.difference, *costs, *paper]
 
     def caption(self) -> str:
         """What the table shows, in words that stand alone."""
-        text = (
-            f"{study_title(self.study)}, in the shape of the paper's Table 3. A blank "
-            "cell is as in base. Measured values are means over the finished seeds of a row. Perplexity is taken on "
-            "the validation side, BLEU (sacreBLEU 13a, cased) on the test side."
-        )
+        sentences = [
+            f"{study_title(self.study)}, in the shape of the paper's Table 3. A blank cell is as in base.",
+            self._protocol(),
+            "Values are means over the finished seeds of a row (column seeds); ± is half of the 95 % interval of the "
+            "mean over seeds by Student's t, which needs two seeds. Δ BLEU is paired by seed.",
+        ]
+        if self.study.kind == SEARCH:
+            sentences.append("The rows are samples of a search on unequal budgets: no comparison at equal cost.")
         if self.published:
-            text += (
-                f" The columns on the right are the paper's own ({self.paper.task}, {self.paper.test}; BLEU "
+            sentences.append(
+                f"The columns on the right are the paper's own ({self.paper.task}, {self.paper.test}; BLEU "
                 f"{self.paper.bleu_protocol}): another corpus, size and protocol, so compare differences to base, "
                 "never levels."
             )
-        return text
+        return " ".join(sentences)
+
+    def _protocol(self) -> str:
+        """On what and how it was scored."""
+        corpus = str(self.study.data.get("corpus", "unknown"))
+        if self.at is not None:
+            way = {"greedy": "greedy translations", "beam": "the beam search of the final scores"}
+            decoded = way.get(str(self.base.get("train.valid_decode")), "translations made during training")
+            return (
+                f"Read off the learning curves {self.at.label}, interpolated between evaluations and never beyond the "
+                f"last: perplexity and BLEU (sacreBLEU 13a, cased, {decoded}) on the validation side of {corpus}. A "
+                "dash: not trained that far, or not evaluated."
+            )
+        beam, alpha = self.base.get("decode.beam"), self.base.get("decode.alpha")
+        search = "" if beam is None or alpha is None else f", beam {plain(beam)}, length penalty {plain(alpha)}"
+        count = agreed(self.study, "test", "sentences")
+        return (
+            f"Perplexity is taken on the validation side of {corpus}, BLEU (sacreBLEU 13a, cased{search}) on its test "
+            f"side{f' ({fixed(int(count), 0)} sentences)' if count.isdigit() else ''}. Time is of training alone; "
+            "speed counts target tokens without padding; FLOPs are our own count of matrix products."
+        )
 
     def footnotes(self) -> dict[str, str]:
         """The meaning of the marks."""
-        return {
+        return meaning(self.tests.values()) | {
             OTHER_BUDGET: "trained on another budget than base: its difference to base is not at equal cost.",
             INCOMPLETE: "not all planned runs finished: values are over the seeds stated, and may move.",
+            ODD: "scored or trained otherwise than most runs of the table "
+            f"({', '.join(dict.fromkeys(self.odd.values()))}): its values do not compare with theirs.",
         }
 
     def row(self, variant: Variant) -> Row:
@@ -148,12 +186,14 @@ class _Builder:
         runs = self.study.by_variant[variant.id]
         done = sum(run.done for run in runs)
         complete = bool(runs) and done == len(runs)
-        marks = [OTHER_BUDGET] if changes_budget(variant) else []
+        marks = [OTHER_BUDGET] if self.at is None and self._other_budget(variant, runs) else []
+        marks += [] if complete else [INCOMPLETE]
+        marks += [ODD] if any(run.id in self.odd for run in runs) else []
         cells = {setting.column.key: self._setting_cell(setting, variant) for setting in self.settings}
         cells[self.budget.key] = self._budget_cell(variant)
         cells[_SEEDS.key] = _seeds_cell(runs, done)
-        for column in (*self.quality, *self.costs):
-            cells[column.column.key] = _measured_cell(column, runs)
+        for column in (*self.scores.columns, *self.costs):
+            cells[column.column.key] = column.cell(runs)
         cells |= self._comparison(variant, runs)
         return Row(
             id=variant.id,
@@ -162,8 +202,14 @@ class _Builder:
             base=variant.id == BASE,
             complete=complete,
             extra=self._extra(variant),
-            marks=(*marks, *([] if complete else [INCOMPLETE])),
+            marks=tuple(marks),
         )
+
+    def _other_budget(self, variant: Variant, runs: Sequence[Run]) -> bool:
+        """Whether the row was to spend, or did spend, another budget than base."""
+        spent = {str(run.value("budget")) for run in runs if run.done}
+        bases = {str(run.value("budget")) for run in self.study.by_variant.get(BASE, []) if run.done}
+        return changes_budget(variant) or bool(spent and bases and spent != bases)
 
     def _setting_cell(self, setting: Setting, variant: Variant) -> Cell:
         if variant.id == BASE:
@@ -200,12 +246,13 @@ class _Builder:
         return ", ".join(texts)
 
     def _comparison(self, variant: Variant, runs: Sequence[Run]) -> dict[str, Cell]:
-        """Difference to base, and what the paper printed."""
+        """Difference to base with what the tests say of it, and what the paper printed."""
         cells: dict[str, Cell] = {}
         ours = Measure(values=(), runs=(), planned=len(runs))
         if variant.id != BASE and self.study.base is not None:
-            ours = difference(runs, self.study.by_variant[BASE], bleu_on_test)
-            cells[DIFFERENCE.key] = _cell(ours, lambda value: signed(value, 1))
+            ours = self.scores.difference_of(runs, self.study.by_variant[BASE])
+            cell = mean_cell(ours, lambda value: signed(value, 1), spread=lambda half: fixed(half, 1))
+            cells[self.scores.difference.key] = marked(cell, self.tests.get(variant.id))
         if (row := self.paper.rows.get(variant.id)) is None:
             return cells
         for column in self.published:
@@ -227,25 +274,6 @@ def _seeds_cell(runs: Sequence[Run], done: int) -> Cell:
     if runs and done == len(runs):
         return Cell(value=done, text=str(done), runs=names)
     return Cell(value=done, text=f"{done}/{counted(len(runs), 'seed')}", note=states(runs), runs=names, kind="bad")
-
-
-def _measured_cell(column: Measured, runs: Sequence[Run]) -> Cell:
-    cell = _cell(measure(runs, column.quantity), column.shown)
-    return replace(cell, note="", hint="") if column.same_for_all_seeds else cell
-
-
-def _cell(values: Measure, shown: Callable[[float], str]) -> Cell:
-    """The mean, never bare when a planned run is missing from it."""
-    if values.mean is None:
-        return Cell(text=DASH, kind="absent")
-    each = ", ".join(shown(value) for value in values.values)
-    return Cell(
-        value=values.mean,
-        text=shown(values.mean),
-        note=values.partial,
-        hint=f"seeds: {each}" if values.n > 1 else "",
-        runs=values.runs,
-    )
 
 
 def changes_budget(variant: Variant) -> bool:

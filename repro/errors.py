@@ -28,3 +28,13 @@ class CheckError(UserError):
     """A check before the start failed: data, disk, memory, a foreign study (exit code 3)."""
 
     exit_code = 3
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same work may fare better when it is tried again: the one rule of what is retried.
+
+    What a machine does may pass: OSError, MemoryError, and RuntimeError, with which torch tells of devices and lost
+    peers. What a user must mend (UserError) stays, and so does a fault of the program (all else). A process that died
+    without a word is retried, too.
+    """
+    return isinstance(error, OSError | MemoryError | RuntimeError)

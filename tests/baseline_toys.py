@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repro.config import ModelConfig, TransformerConfig
 from repro.config.baselines import BaselineConfig, ConvS2SConfig, GnmtConfig, LstmAttentionConfig, LstmConfig
 from repro.data.pieces import BOS, EOS, PAD
 from repro.models.build import build_model
@@ -36,6 +37,12 @@ CONFIGS: dict[str, BaselineConfig] = {
         tied_embeddings=True,
     ),
 }  # fmt: skip
+
+FAMILIES: dict[str, ModelConfig] = {
+    "transformer": TransformerConfig(n_layers=2, d_model=16, d_ff=32, n_heads=2, dropout=0.0),
+    **{family: CONFIGS[family] for family in ("lstm", "lstm-attention", "gnmt", "convs2s")},
+}
+"""One small model of every family, without dropout."""
 
 
 def toy(name: str, *, seed: int = 1, spread: bool = True) -> Seq2Seq[Any, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from repro.accounting.parameters import parameters
 from repro.config import RunConfig, TransformerConfig
 from repro.config.paper import differs_from_paper
 from repro.files import write_json
@@ -27,7 +28,9 @@ EFFECTS = {
     "C.ff-half": -1.1, "C.ff-double": 0.6, "D.dropout-0": 0.9, "D.dropout-double": -2.4, "D.smoothing-0": -0.7,
     "D.smoothing-double": 0.2, "E.learned": -0.3, "big": 1.7, "scaling.off": -1.9, "scaling.dk-quarter": -1.3,
     "scaling.dk-quarter-off": -1.5, "scaling.dk-4x": 0.2, "scaling.dk-4x-off": -3.3, "positions.learned": -0.3,
-    "positions.none": -78.0,
+    "positions.none": -78.0, "baseline.lstm": -31.0, "baseline.lstm-attention": -6.1, "baseline.gnmt": -4.4,
+    "baseline.convs2s": -1.5, "baseline.lstm-flops": -28.0, "baseline.lstm-attention-flops": -5.0,
+    "baseline.gnmt-flops": -3.3, "baseline.convs2s-flops": -1.1,
 }  # fmt: skip
 """The made-up difference to base, in BLEU."""
 
@@ -179,7 +182,7 @@ class _Numbers:
             "bleu": self.bleu_at(self.steps), "chrf": 90.0, "perplexity": self.perplexity_at(self.steps),
             "loss": math.log(self.perplexity_at(self.steps)), "reference_sha256": _digest("valid"),
         }  # fmt: skip
-        test = valid | {"bleu": self.bleu, "reference_sha256": _digest("test")}
+        test = valid | {"bleu": self.bleu, "reference_sha256": _digest("test"), "bleu_by_length": self.by_length()}
         if config.data.corpus == "smoke":
             test |= {"smoke": self.smoke_extras()}
         return {
@@ -196,6 +199,15 @@ class _Numbers:
             "digests": {"corpus": _digest("corpus"), "vocabulary": _digest("vocabulary")},
             "differs_from_paper": differs_from_paper(config), "threads": 1, "device": "cpu", "precision": "fp32",
         }  # fmt: skip
+
+    def by_length(self) -> list[dict[str, Any]]:
+        falls = 9.0 if self.config.variant.startswith("baseline.lstm") else 3.0
+        return [
+            {"from": start, "to": end, "sentences": sentences, "bleu": max(0.0, self.bleu + 3.0 - falls * number)}
+            for number, (start, end, sentences) in enumerate(
+                [(0, 10, 240), (11, 20, 180), (21, 30, 61), (31, 40, 17), (41, None, 2)]
+            )
+        ]
 
     def smoke_extras(self) -> dict[str, Any]:
         good = self.bleu / 100
@@ -245,7 +257,7 @@ def _flops_a_step(config: RunConfig) -> float:
 def _parameters(config: RunConfig) -> int:
     model = config.resolved().model
     if not isinstance(model, TransformerConfig):
-        return 1_000_000
+        return parameters(model, config.data.vocabulary_size)
     assert model.d_k is not None
     assert model.d_v is not None
     attention = 2 * model.d_model * model.n_heads * (model.d_k + model.d_v)

@@ -27,6 +27,21 @@ class SmallDisk:
             while True:
                 filler.write(b"x" * 512)
 
+    def forbid(self) -> None:
+        """Let nothing be written, as on a disk that was found faulty and mounted anew."""
+        if self._mounted:
+            subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True)
+            return
+        for name in ("write", "fsync", "utime", "replace", "link", "mkdir", "rename", "truncate", "ftruncate"):
+            self._monkeypatch.setattr(os, name, _read_only)
+
+    def allow(self) -> None:
+        """Let it be written again."""
+        if self._mounted:
+            subprocess.run(["mount", "-o", "remount,rw", str(self.path)], check=True)
+        else:
+            self._monkeypatch.undo()
+
     def free(self) -> None:
         if self._mounted:
             (self.path / "filler").unlink()
@@ -49,3 +64,7 @@ def small_disk(path: Path, monkeypatch: pytest.MonkeyPatch, kibibytes: int = 102
 
 def _no_space(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _read_only(*_: object, **__: object) -> int:
+    raise OSError(errno.EROFS, "Read-only file system")

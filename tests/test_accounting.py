@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from repro.accounting.flops import Flops, Lengths, forward_flops, train_flops
@@ -86,7 +88,18 @@ COUNTED: list[dict[str, Any]] = [
     {"positions": "learned", "max_positions": 20},
     {"positions": "none", "scale_attention": False, "attention_bias": False},
     {"attention_dropout": 0.1, "activation_dropout": 0.2, "dropout": 0.0},
+    {"attention_dropout": 0.1},
+    {"activation_dropout": 0.1},
+    {"sinusoid_layout": "concatenated"},
+    {"scale_attention": False},
+    {"attention_bias": False},
+    {"n_layers": 3, "d_model": 16, "d_ff": 20, "n_heads": 2, "d_k": 5, "d_v": 3, "norm": "pre", "positions": "none"},
 ]
+
+
+def test_every_option_of_the_model_is_among_those_counted() -> None:
+    changed = {name for options in COUNTED for name in options}
+    assert changed == {field.name for field in dataclasses.fields(TransformerConfig)} - {"family"}
 
 
 @pytest.mark.parametrize("options", COUNTED, ids=str)
@@ -103,6 +116,35 @@ def test_flops_equal_those_that_torch_counts(options: dict[str, Any], sizes: tup
     lengths = Lengths.rectangle(*sizes)
     assert forward_flops(config, 50, lengths).total == forward
     assert train_flops(config, 50, lengths).total == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_cpu_counts_the_same_where_attention_is_spelled_out(padded: bool) -> None:
+    """Fused attention hides its products from torch's counter on a CPU; its MATH backend does not."""
+    config = TransformerConfig(n_layers=2, d_model=24, d_ff=40, n_heads=4)
+    model = build_model(config, 50, seed=1)
+    src, tgt = torch.full((3, 9), 5), torch.full((3, 7), 5)
+    src[1, 5:] = 0 if padded else 5
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        logits = model.project(model(src, src != 0, tgt))
+        forward = counter.get_total_flops()
+        logits.sum().backward()
+    lengths = Lengths.rectangle(3, 9, 7)
+    assert forward_flops(config, 50, lengths).total == forward
+    assert train_flops(config, 50, lengths).total == counter.get_total_flops()
+
+
+def test_flops_of_a_batch_without_padding_are_the_sum_of_its_sentences_alone() -> None:
+    config = TransformerConfig(n_layers=2, d_model=24, d_ff=40, n_heads=4)
+    model = build_model(config, 50, seed=1, device="meta")
+    lengths, total = [(4, 9), (11, 3), (1, 1)], 0
+    for src_len, tgt_len in lengths:
+        src, tgt = (torch.zeros(1, length, dtype=torch.long, device="meta") for length in (src_len, tgt_len))
+        with FlopCounterMode(display=False) as counter:
+            model.project(model(src, src != 0, tgt)).sum().backward()
+        total += counter.get_total_flops()
+    src_lengths, tgt_lengths = torch.tensor(lengths).T
+    assert train_flops(config, 50, Lengths.of(src_lengths, tgt_lengths)).total == total
 
 
 def test_flops_go_where_they_belong() -> None:

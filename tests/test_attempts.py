@@ -234,6 +234,35 @@ def test_an_owner_wrongly_held_dead_notices_and_its_end_changes_nothing_for_the_
     assert not new.still_mine()
 
 
+def test_a_buried_claim_can_be_taken_over_at_once_and_its_owner_notices(run: RunDirectory) -> None:
+    old = claim(run, by={"node": "n1"})
+    assert old is not None
+    latest = newest(run)
+    assert latest is not None
+    assert latest.by == {"node": "n1"}
+    attempts.bury(latest, "its node died")
+    assert run.status().state == "stopped"
+    new = claim(run)
+    assert new is not None
+    assert not old.still_mine()
+    new.end("done")
+    assert [(found.ended, found.reason, found.buried) for found in claims(run)] == [
+        ("stopped", "its node died", True),
+        ("done", "", False),
+    ]
+
+
+def test_an_end_that_its_owner_wrote_is_not_buried(run: RunDirectory) -> None:
+    attempt = _claimed(run)
+    seen = newest(run)
+    assert seen is not None
+    attempt.end("failed", "no room", may_pass=True)
+    attempts.bury(seen, "its node died")
+    assert [(found.ended, found.reason, found.may_pass, found.died) for found in claims(run)] == [
+        ("failed", "no room", True, False)
+    ]
+
+
 def test_the_heartbeat_touches_the_file_until_the_end(run: RunDirectory) -> None:
     attempt = claim(run, ttl=0.3)
     assert attempt is not None

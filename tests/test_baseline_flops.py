@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +53,64 @@ def test_flops_equal_torchs_operator_count_forward_and_backward(config: Baseline
     with FlopCounterMode(display=False) as both:
         model.project(model(src, src != 0, tgt_in)).sum().backward()
     assert both.get_total_flops() == train_flops(config, VOCABULARY, lengths).total
+
+
+OPTIONS: list[tuple[BaselineFamily, dict[str, Any]]] = [
+    ("lstm", {"tied_embeddings": False}),
+    ("lstm", {"reverse_source": False}),
+    ("lstm", {"n_layers": 3, "dropout": 0.3}),
+    ("lstm-attention", {"tied_embeddings": False, "d_out": 10}),
+    ("lstm-attention", {"encoder_layers": 3, "decoder_layers": 1}),
+    ("lstm-attention", {"decoder_layers": 3, "d_attention": 6, "dropout": 0.3}),
+    ("gnmt", {"tied_embeddings": False}),
+    ("gnmt", {"n_layers": 2, "d_attention": 6}),
+    ("gnmt", {"n_layers": 5, "dropout": 0.0}),
+    ("convs2s", {"tied_embeddings": False, "d_out": 10}),
+    ("convs2s", {"encoder": ((20, 5), (12, 1)), "decoder": ((20, 2), (12, 1), (12, 4)), "dropout": 0.3}),
+    ("convs2s", {"max_positions": 9, "dropout": 0.0}),
+]
+
+
+def counted(config: BaselineConfig, sentences: int, src_len: int, tgt_len: int) -> tuple[int, int]:
+    """What torch counts of a forward pass, and of a forward and a backward pass, on the meta device."""
+    model = build_model(config, VOCABULARY, 1, "meta")
+    src = torch.zeros(sentences, src_len, dtype=torch.int64, device="meta")
+    tgt_in = torch.zeros(sentences, tgt_len, dtype=torch.int64, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        logits = model.project(model(src, src != 0, tgt_in))
+        forward = counter.get_total_flops()
+        logits.sum().backward()
+    return forward, counter.get_total_flops()
+
+
+@pytest.mark.parametrize(("family", "changes"), OPTIONS, ids=str)
+@pytest.mark.parametrize("sizes", [(3, 7, 5), (2, 3, 8)])
+def test_flops_of_every_option_equal_torchs_operator_count(
+    family: BaselineFamily, changes: dict[str, Any], sizes: tuple[int, int, int]
+) -> None:
+    config = dataclasses.replace(resized(small(family), d_hidden=24, d_embedding=16), **changes)
+    lengths = Lengths.rectangle(*sizes)
+    found = forward_flops(config, VOCABULARY, lengths).total, train_flops(config, VOCABULARY, lengths).total
+    assert found == counted(config, *sizes)
+
+
+def test_every_field_of_a_baseline_is_among_the_options_counted() -> None:
+    """But for widths that all of them share, so that a new option is not forgotten."""
+    for family in FAMILIES:
+        config = small(family)
+        changed = {name for known, changes in OPTIONS if known == family for name in changes}
+        fields = {field.name for field in dataclasses.fields(config)} - {"family", "d_embedding", "d_hidden"}
+        assert fields == changed, family
+
+
+@pytest.mark.parametrize("name", ["lstm", "lstm-attention", "gnmt", "convs2s"])
+def test_flops_of_a_batch_without_padding_are_the_sum_of_its_sentences_alone(name: str) -> None:
+    lengths = [(4, 9), (11, 3), (1, 1)]
+    src, tgt = torch.tensor(lengths).T
+    apart = [counted(CONFIGS[name], 1, *pair) for pair in lengths]
+    together = Lengths.of(src, tgt)
+    assert forward_flops(CONFIGS[name], VOCABULARY, together).total == sum(forward for forward, _ in apart)
+    assert train_flops(CONFIGS[name], VOCABULARY, together).total == sum(both for _, both in apart)
 
 
 def test_flops_by_where_they_go_equal_torchs_count_of_each_part() -> None:

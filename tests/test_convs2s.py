@@ -72,6 +72,41 @@ def test_the_model_equals_its_equations_on_each_sentence_alone() -> None:
         torch.testing.assert_close(hidden[row], equations(model, src[row, :length], tgt_in[row]), atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("before", ["same", "past"])
+def test_a_gated_convolution_equals_torchs_normalised_convolution_and_gate_with_gradients(
+    kernel: int, before: str
+) -> None:
+    generator = torch.Generator().manual_seed(kernel)
+    ours = Convolution(6, 8, kernel)
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    x = torch.randn(2, 9, 6, generator=generator)
+    pad = kernel // 2 if before == "same" else kernel - 1
+    theirs = nn.utils.parametrizations.weight_norm(nn.Conv1d(6, 16, kernel), dim=0)
+    gain, direction = theirs.parametrizations.weight.original0, theirs.parametrizations.weight.original1
+    with torch.no_grad():  # one of our rows holds the kernel's positions side by side
+        direction.copy_(ours.gated.direction.view(16, kernel, 6).transpose(1, 2))
+        gain.copy_(ours.gated.gain[:, None, None])
+        theirs.bias.copy_(ours.gated.bias)
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    got = functional.glu(ours.gated(ours.windows(inputs[0], pad)), -1)
+    padded = functional.pad(inputs[1].transpose(1, 2), (pad, kernel - 1 - pad))
+    expected = functional.glu(theirs(padded), 1).transpose(1, 2)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+    share = torch.randn(got.shape, generator=generator)
+    (got * share).sum().backward()
+    (expected * share).sum().backward()
+    of_direction = direction.grad.transpose(1, 2).reshape(16, -1)
+    for mine, other in (
+        (inputs[0].grad, inputs[1].grad),
+        (ours.gated.bias.grad, theirs.bias.grad),
+        (ours.gated.gain.grad, gain.grad.flatten()),
+        (ours.gated.direction.grad, of_direction),
+    ):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-3)
+
+
 def test_logits_use_a_normalised_matrix_unless_tied() -> None:
     model = toy("convs2s")
     assert isinstance(model, ConvS2S)

@@ -11,14 +11,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from small_corpus import configuration, small_corpus
+from small_disk import small_disk
 
-from repro.config import DataConfig, DecodeConfig, RunConfig, TrainConfig, TransformerConfig
+from repro.config import RunConfig
 from repro.data.batches import collate
 from repro.data.prepare import prepare
 from repro.data.prepared import Prepared
@@ -35,39 +38,7 @@ CLOCKED = {"train/target_tokens_per_second", "time/train_seconds"}
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """A few hundred pairs of the smoke language: enough to see every part of a run work."""
-    from repro.data import smoke
-
-    folder = tmp_path_factory.mktemp("text")
-    for split, count in (("train", 600), ("valid", 12), ("test", 16)):
-        pairs = smoke.generate(split)[:count]
-        for side, language in enumerate(("svo", "sov")):
-            text = "".join(pair[side] + "\n" for pair in pairs)
-            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
-    return prepare(
-        "local:svo-sov",
-        vocabulary_size=200,
-        data_root=tmp_path_factory.mktemp("data"),
-        source=folder,
-        max_pieces=64,
-    )
-
-
-def configuration(corpus: Prepared, **train: Any) -> RunConfig:
-    settings: dict[str, Any] = {
-        "budget": 24,
-        "batch_tokens": 200,
-        "warmup_steps": 10,
-        "evaluate_every": 8,
-        "log_every": 5,
-        "checkpoint_seconds": 0.0,
-    }
-    return RunConfig(
-        model=TransformerConfig(n_layers=1, d_model=16, d_ff=32, n_heads=2, max_positions=64),
-        data=DataConfig(corpus="local:svo-sov", vocabulary_size=200, max_pieces=64, digest=corpus.digest),
-        train=TrainConfig(**(settings | train)),
-        decode=DecodeConfig(extra_length=4),
-    )
+    return small_corpus(tmp_path_factory.mktemp("text"), tmp_path_factory.mktemp("data"))
 
 
 def made(root: Path, corpus: Prepared, config: RunConfig) -> RunDirectory:
@@ -161,6 +132,81 @@ def test_a_run_killed_at_a_random_time_and_resumed_has_the_same_bits(
         process.wait()
     assert execute(run).state == "done"
     assert bits(run) == bits(undisturbed)
+
+
+def test_a_run_whose_process_died_starts_over_where_that_is_asked_for_and_counts_nothing_twice(
+    corpus: Prepared, undisturbed: RunDirectory, tmp_path: Path
+) -> None:
+    run = made(tmp_path, corpus, configuration(corpus))
+    assert execute(run, stop=StopAt(6), after_death="restart").state == "stopped"
+    notes = Notes()
+    execute(run, observer=notes, stop=StopAt(6), after_death="restart")
+    assert any("goes on from step 6" in note for note in notes.notes)  # it was asked to stop, it did not die
+    die(run)
+    notes = Notes()
+    assert execute(run, observer=notes, after_death="restart").state == "done"
+    assert not any("goes on" in note for note in notes.notes)
+    assert bits(run) == bits(undisturbed)
+    assert len({path.name for path in run.path.iterdir() if path.name.startswith(".")}) == 0
+
+
+class At:
+    """Does something once a run has made so many steps; never asks it to stop."""
+
+    def __init__(self, steps: int, act: Callable[[], None]) -> None:
+        self.left, self.act = steps, act
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+        return False
+
+
+def test_a_disk_that_fills_while_a_run_trains_ends_it_in_one_line_and_costs_no_bit(
+    corpus: Prepared, undisturbed: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", monkeypatch, kibibytes=8192) as disk:
+        run = made(disk.path, corpus, configuration(corpus))
+        status = execute(run, stop=At(random.randrange(1, 20), disk.fill))
+        disk.free()
+        assert status.state == "failed"
+        assert "the disk is full (free some space and run the same command again)" in status.reason
+        assert execute(run).state == "done"
+        assert bits(run) == bits(undisturbed)
+
+
+def test_a_disk_that_lets_nothing_be_written_for_a_while_costs_no_bit(
+    corpus: Prepared, undisturbed: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", monkeypatch, kibibytes=8192) as disk:
+        run = made(disk.path, corpus, configuration(corpus))
+        with pytest.raises(OSError, match="Read-only file system"):  # not even the attempt's end can be written
+            execute(run, stop=At(random.randrange(1, 20), disk.forbid))
+        disk.allow()
+        die(run)
+        assert execute(run).state == "done"
+        assert bits(run) == bits(undisturbed)
+
+
+def die(run: RunDirectory) -> None:
+    """Let the newest attempt's owner be a process that is no more."""
+    latest = attempts.newest(run)
+    assert latest is not None
+    document = json.loads(latest.path.read_text())
+    latest.path.write_text(json.dumps(document | {"ended": None, "owner": document["owner"] | {"start": "1"}}))
+
+
+@pytest.mark.parametrize(("kind", "passes"), [(OSError, True), (MemoryError, True), (KeyError, False)])
+def test_a_failure_says_whether_another_try_may_fare_better(
+    kind: type[Exception], passes: bool, corpus: Prepared, tmp_path: Path
+) -> None:
+    def broken() -> bool:
+        raise kind("broken")
+
+    run = made(tmp_path, corpus, configuration(corpus))
+    assert execute(run, stop=broken).state == "failed"
+    assert [claim.may_pass for claim in attempts.claims(run)] == [passes]
 
 
 def test_a_finished_run_is_not_done_again(undisturbed: RunDirectory) -> None:

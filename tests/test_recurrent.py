@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -149,32 +150,41 @@ def test_additive_attention_is_bahdanaus_formula_and_ignores_padding() -> None:
     assert nothing.isfinite().all()
 
 
-def torch_lstm(layers: nn.ModuleList) -> nn.LSTM:
-    """torch's own stack with our layers' weights."""
+def torchs_stack(layers: nn.ModuleList, x: Tensor, *state: tuple[Tensor, Tensor]) -> Any:
+    """What torch's own stack gives with our layers' weights, which its gradients reach."""
     first = layers[0].lstm
     stack = nn.LSTM(first.input_size, first.hidden_size, len(layers), batch_first=True)
-    for i, layer in enumerate(layers):
-        for name, parameter in layer.lstm.named_parameters():
-            getattr(stack, name.replace("_l0", f"_l{i}")).data.copy_(parameter.data)
-    return stack
+    weights = {
+        name.replace("_l0", f"_l{i}"): parameter
+        for i, layer in enumerate(layers)
+        for name, parameter in layer.lstm.named_parameters()
+    }
+    return torch.func.functional_call(stack, weights, (x, *state))
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-def test_the_lstm_without_attention_equals_torchs_stacks(reverse: bool) -> None:
+def test_the_lstm_without_attention_equals_torchs_stacks_with_gradients(reverse: bool) -> None:
     config = LstmConfig(n_layers=3, d_embedding=16, d_hidden=24, reverse_source=reverse)
     model = build_model(config, VOCABULARY, 1)
     assert isinstance(model, Lstm)
+    torch.manual_seed(0)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     src, tgt_in = sources(LENGTHS), targets(5, 6)
     hidden = model(src, src != PAD, tgt_in)
-    encoder, decoder = torch_lstm(model.encoder), torch_lstm(model.decoder)
     assert model.embeddings.source_table is not None
+    rows = []
     for row, length in enumerate(LENGTHS):
         read = src[row, :length].flip(0) if reverse else src[row, :length]
-        _, end = encoder(model.embeddings.source_table[read][None])
-        expected, _ = decoder(model.embeddings.target_table[tgt_in[row]][None], end)
-        torch.testing.assert_close(hidden[row], expected[0], atol=1e-5, rtol=1e-4)
+        _, end = torchs_stack(model.encoder, model.embeddings.source_table[read][None])
+        rows.append(torchs_stack(model.decoder, model.embeddings.target_table[tgt_in[row]][None], end)[0][0])
+    expected = torch.stack(rows)
+    torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=1e-4)
+    share = torch.randn(hidden.shape)
+    wanted = [parameter for name, parameter in model.named_parameters() if not name.startswith("logits.")]
+    ours, theirs = (torch.autograd.grad((states * share).mean(), wanted) for states in (hidden, expected))
+    for got, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(got, right, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("width", "bound"), [(1000, 0.08), (250, 0.16)])

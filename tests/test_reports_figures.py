@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from reports_study import TOUR, SyntheticStudy, full_study, tiny_config
+from reports_study import SyntheticStudy, full_study, tiny_config
 
 from reports.curves import curve
-from reports.drawing import SERIES, Margins, drawing, printable, sheet, style
-from reports.figures import cost_picture, difference_picture, window
+from reports.drawing import SERIES, Margins, drawing, in_print, printable, sheet, style
+from reports.figure_cost import cost_picture, front, points_of
+from reports.figure_effects import difference_picture
+from reports.figure_lengths import lengths_picture
+from reports.figure_parts import spread, window
+from reports.figure_sizes import sizes_picture, tracks
+from reports.figure_speed import speed_picture
+from reports.figure_systems import systems_picture
 from reports.labels import place
 from reports.learning import learning_panels
 from reports.paper import load_paper
 from reports.records import Study, load_study
+from repro.config import TransformerConfig
 from repro.files import write_text
 
 
@@ -26,7 +34,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     diverged = ("diverged", "x")
     states = {("A.h1", 2): ("failed", "x"), ("scaling.off", 1): diverged, ("scaling.off", 2): diverged}
     path = tmp_path_factory.mktemp("studies") / "s"
-    return load_study(full_study(path, only=TOUR, seeds=(1, 2), states=states).path)
+    only = ("base", "A.h1", "scaling.off", "positions.none")
+    return load_study(full_study(path, only=only, seeds=(1, 2), states=states).path)
 
 
 def texts(svg: str) -> list[str]:
@@ -64,15 +73,20 @@ def test_there_is_no_figure_without_a_result(tmp_path: Path) -> None:
 
 def test_an_unfinished_row_shows_how_far_it_came(study: Study) -> None:
     panels = [panel for panel in learning_panels(study) if panel.group == "scaling"]
-    assert [panel.axis for panel in panels] == ["steps", "flops"]
-    assert "scaling.off (unfinished)" in texts(panels[0].drawing.file)
+    assert list(panels[0].drawings) == ["steps", "flops", "seconds"]
+    assert "scaling.off (unfinished)" in texts(panels[0].drawings["seconds"].file)
 
 
 def test_figures_are_the_same_bytes_whatever_was_drawn_before(study: Study) -> None:
-    first = [panel.drawing for panel in learning_panels(study)]
+    first = [panel.drawings for panel in learning_panels(study)]
     picture = cost_picture(study)
-    assert [panel.drawing for panel in learning_panels(study)] == first
-    assert cost_picture(study) == picture
+    assert picture is not None
+    print_forms = in_print(picture.wide)
+    assert [panel.drawings for panel in learning_panels(study)] == first
+    again = cost_picture(study)
+    assert again == picture
+    assert again is not None
+    assert in_print(again.wide) == print_forms
 
 
 def test_figures_do_not_depend_on_the_users_style(study: Study) -> None:
@@ -102,9 +116,11 @@ def test_a_name_that_looks_like_a_colour_stays_a_name() -> None:
     with style():
         figure, (axes,) = sheet(200, 100, Margins(left=10, right=10, top=10, bottom=10))
         axes.set_title(f"{SERIES[0]} <&> $x_1$")
-        drawn = drawing(figure, "x", 'says "<&>"')
+        drawn = drawing(figure, "x", 'says "<&>"', "more & more")
     assert f"{SERIES[0]} <&> $x_1$" in texts(drawn.inline)
-    assert ElementTree.fromstring(drawn.file).attrib["aria-label"] == 'says "<&>"'
+    root = ElementTree.fromstring(drawn.file)
+    told = {node.attrib["id"]: node.text for node in root if node.tag.endswith(("title", "desc"))}
+    assert [told[name] for name in root.attrib["aria-labelledby"].split()] == ['says "<&>"', "more & more"]
 
 
 def test_control_characters_do_not_break_a_figure() -> None:
@@ -127,8 +143,7 @@ def test_a_curve_is_the_mean_over_the_stretch_that_all_runs_cover(tmp_path: Path
     assert found is not None
     assert found.x.tolist() == [150, 200, 250]
     assert found.mean.tolist() == [3.5, 5.0, 6.5]
-    assert found.lowest.tolist() == [3.0, 4.0, 5.0]
-    assert found.highest.tolist() == [4.0, 6.0, 8.0]
+    assert (found.low, found.high) == (None, None)  # two seeds are too few for a band
     by_flops = curve(runs, "valid/bleu", "flops")
     assert by_flops is not None
     assert by_flops.x.tolist() == [1500, 2000, 2500]
@@ -160,3 +175,119 @@ def test_labels_stay_inside_and_do_not_touch() -> None:
         for other in labels[number + 1 :]:
             apart = one.right <= other.x or other.right <= one.x or abs(one.y - other.y) >= one.height
             assert apart
+
+
+def test_the_band_of_a_curve_is_students_interval_at_each_point(tmp_path: Path) -> None:
+    from scipy import stats
+
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    values = {1: (2.0, 10.0), 2: (3.0, 14.0), 3: (7.0, 12.0)}
+    for seed, pair in values.items():
+        run = made.run(tiny_config(seed=seed))
+        lines = [
+            {"step": step, "time": 1.0, "metrics": {"valid/bleu": value, "time/train_seconds": step / 10}}
+            for step, value in zip((100, 200), pair, strict=True)
+        ]
+        write_text(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    found = curve(load_study(made.write()).runs, "valid/bleu", "seconds")
+    assert found is not None
+    assert found.x[:2].tolist() == [10.0, 20.0]
+    assert found.low is not None
+    assert found.high is not None
+    for point in (0, 1):
+        column = [pair[point] for pair in values.values()]
+        low, high = stats.t.interval(0.95, 2, loc=np.mean(column), scale=stats.sem(column))
+        assert found.low[point] == pytest.approx(low)
+        assert found.high[point] == pytest.approx(high)
+
+
+def with_scores(path: Path, rows: dict[str, tuple[float, float]]) -> Study:
+    """A study of one seed whose rows have this (FLOPs, BLEU)."""
+    made = SyntheticStudy(path, base=tiny_config())
+    for number, (name, (flops, bleu)) in enumerate(rows.items()):
+        made.variant(name, "base" if name == "base" else "A", name, {})
+        model = TransformerConfig(n_layers=2, d_model=32, d_ff=64 + number, n_heads=4)
+        made.run(tiny_config(variant=name, seed=1, model=model), "done", train_flops=flops, test={"bleu": bleu})
+    return load_study(made.write())
+
+
+def test_the_front_holds_the_rows_that_none_beats_in_both(tmp_path: Path) -> None:
+    rows = {"base": (4.0, 30.0), "cheap": (1.0, 20.0), "worse": (2.0, 19.0), "dear": (8.0, 29.0), "best": (9.0, 31.0)}
+    study = with_scores(tmp_path / "s", rows)
+    assert [point.variant for point in front(points_of(study))] == ["cheap", "base", "best"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    path = tmp_path_factory.mktemp("studies") / "whole"
+    return load_study(full_study(path, table="table3+baselines", seeds=(1, 2, 3)).path)
+
+
+def test_each_size_stands_beside_the_papers_at_the_same_ratio_to_base(whole: Study) -> None:
+    found = {track.size.name: track for track in tracks(whole, load_paper())}
+    # The paper's Table 3, by hand: rows (A), (B) and (C).
+    assert found["heads"].published == {0.125: -0.9, 0.5: -0.3, 2.0: 0.0, 4.0: -0.4}
+    assert found["d_k"].published == {0.25: -0.7, 0.5: -0.4}
+    assert found["d_ff"].published == {0.5: -0.4, 2.0: 0.4}
+    assert found["d_model"].published == {0.5: -1.3, 2.0: 0.2}
+    assert found["layers"].published == pytest.approx({1 / 3: -2.1, 2 / 3: -0.5, 4 / 3: -0.3})
+    assert sorted(found["heads"].ours) == [0.125, 0.5, 2.0, 4.0]
+    assert sorted(found["layers"].ours) == pytest.approx([1 / 3, 2 / 3, 4 / 3])
+    assert 2.0 not in found["d_k"].ours  # width takes d_k with it and is no change of d_k
+    picture = sizes_picture(whole, load_paper())
+    assert picture is not None
+    shown = texts(picture.wide.file)
+    assert {"heads", "d_k", "layers", "d_model", "d_ff", "the paper", "this study", "1/8", "2/3"} <= set(shown)
+    assert "(64 here, 512 there)" in shown
+
+
+def test_families_are_told_apart_by_length(whole: Study) -> None:
+    picture = lengths_picture(whole)
+    assert picture is not None
+    shown = texts(picture.wide.file)
+    assert {"base", "baseline.lstm", "baseline.convs2s", "up to 10", "31–40", "17 sentences"} <= set(shown)
+    assert not any("over 40" in text for text in shown)  # two sentences there: left out, and said so
+    assert "fewer than 10 sentences are left out" in picture.caption
+
+
+def test_published_systems_stand_apart_on_the_same_axes(whole: Study) -> None:
+    picture = systems_picture(whole, load_paper())
+    assert picture is not None
+    shown = texts(picture.wide.file)
+    assert {"Transformer big", "GNMT + RL", "ConvS2S", "base", "lstm", "this study", "published"} <= set(shown)
+    assert "other data" in picture.caption
+
+
+def test_speeds_name_their_unit_and_their_machines(whole: Study) -> None:
+    picture = speed_picture(whole)
+    assert picture is not None
+    assert "target tokens a second" in texts(picture.wide.file)
+    assert "one machine" in picture.caption
+
+
+def test_a_figure_says_why_it_has_no_intervals(study: Study, whole: Study) -> None:
+    few, enough = difference_picture(study, load_paper()), difference_picture(whole, load_paper())
+    assert few is not None
+    assert enough is not None
+    assert "two seeds a row are too few" in few.caption
+    assert "95 % intervals of the mean by Student's t over seeds (n = 3)" in enough.caption
+
+
+def test_every_figure_speaks_to_a_screen_reader(whole: Study) -> None:
+    from reports.figures import pictures
+
+    for picture in pictures(whole, load_paper()):
+        for drawn in (picture.wide, picture.narrow):
+            root = ElementTree.fromstring(drawn.file)
+            told = [node.text for node in root if node.tag.endswith(("title", "desc"))]
+            assert len(told) == 2
+            assert all(told)
+
+
+def test_names_at_the_ends_of_lines_keep_their_distance() -> None:
+    placed = spread([10.0, 11.0, 11.5, 40.0], 12.0, 0.0, 60.0)
+    ordered = sorted(placed)
+    assert all(after - before >= 12.0 - 1e-9 for before, after in pairwise(ordered))
+    assert ordered[0] >= 0.0
+    assert ordered[-1] <= 60.0

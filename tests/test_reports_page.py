@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -10,13 +11,17 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from reports_study import SIGNATURE, TOUR, SyntheticStudy, full_study, tiny_config
 
-from reports.page import write_report
+from reports.collection import load_studies
+from reports.page import render_page, render_text, write_report
+from reports.paper import load_paper
+from reports.sections import build
 from repro.config import TransformerConfig
-from repro.errors import CheckError
+from repro.errors import CheckError, UsageError
 from repro.files import write_json, write_text
 
 STATES = {
@@ -43,6 +48,15 @@ def page(study: Path) -> str:
 @pytest.fixture(scope="module")
 def text(study: Path, page: str) -> str:
     return (study / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def page_of(*studies: Path) -> str:
+    """The page of these studies, without the files beside it."""
+    return render_page(build(load_studies(studies), load_paper(), studies[0] / "report"))
+
+
+def text_of(study: Path) -> str:
+    return render_text(build(load_studies([study]), load_paper(), study / "report"))
 
 
 class Checker(HTMLParser):
@@ -73,7 +87,7 @@ class Checker(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "text"):
+        if self.open and self.open[-1] not in ("style", "text", "script", "desc"):
             self.words.append(data)
 
     def _note(self, attrs: list[tuple[str, str | None]]) -> None:
@@ -111,7 +125,7 @@ def test_the_page_is_well_formed_and_its_ids_are_unique(page: str) -> None:
 
 def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
     checker = read(page)
-    assert "script" not in checker.tags
+    assert not re.search(r"<script[^>]*\ssrc|fetch\(|XMLHttpRequest|import\(", page)
     assert "link" not in checker.tags
     assert "img" not in checker.tags
     for link in checker.links:
@@ -150,7 +164,7 @@ print([name for name in ("torch", "ray", "mlflow", "ablations") if name in sys.m
 
 
 def test_another_process_writes_the_same_bytes_and_loads_nothing_heavy(tmp_path: Path) -> None:
-    study = full_study(tmp_path / "s", only=["base", "A.h1", "E.learned"], seeds=(1, 2)).path
+    study = full_study(tmp_path / "s", only=["base", "A.h1"], seeds=(1, 2)).path
     for seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", RENDER, str(study), str(tmp_path / seed)]
@@ -162,8 +176,11 @@ def test_another_process_writes_the_same_bytes_and_loads_nothing_heavy(tmp_path:
 
 def test_figures_also_stand_as_files(study: Path, page: str, text: str) -> None:
     figures = {path.name for path in (study / "report" / "figures").iterdir()}
-    assert {"bleu-flops.svg", "difference.svg"} <= figures
-    assert len([name for name in figures if name.startswith("curves-steps-")]) >= 5
+    for name in ("bleu-flops", "difference", "sizes", "lengths", "speed", "systems", "curves-0-A"):
+        assert {f"{name}.svg", f"{name}.pdf", f"{name}.png"} <= figures
+    for path in (study / "report" / "figures").iterdir():
+        magic = {".svg": b"<svg ", ".pdf": b"%PDF-", ".png": b"\x89PNG"}[path.suffix]
+        assert path.read_bytes().startswith(magic)
     for name in re.findall(r"\]\(figures/([^)]+)\)", text):
         assert name in figures
 
@@ -198,7 +215,7 @@ def test_the_summary_says_how_far_the_paper_is(page: str) -> None:
     told = words(page)
     assert "million parameters against 65 million" in told
     assert "instead of WMT 2014 English-German" in told
-    assert "no significance test was made" in told
+    assert "cannot go below p = 0.5 with 2 seeds" in told  # 2 of 4 assignments of signs, two-sided
 
 
 def test_protocol_and_digests_are_printed(page: str, text: str) -> None:
@@ -240,18 +257,16 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_names_with_signs_and_hindi_survive(nasty: Path) -> None:
-    page = write_report(nasty).read_text(encoding="utf-8")
+    page = page_of(nasty)
     checker = read(page)
     assert checker.open == []
     assert "b" not in checker.tags
     assert NASTY in words(page)
-    text = (nasty / "report" / "report.md").read_text(encoding="utf-8")
+    text = text_of(nasty)
     assert "<b>" not in text
     assert "हिन्दी" in text
-    from xml.etree import ElementTree
-
-    for figure in (nasty / "report" / "figures").iterdir():
-        ElementTree.fromstring(figure.read_text(encoding="utf-8"))
+    for figure in re.findall(r"<svg .*?</svg>", page, flags=re.DOTALL):
+        ElementTree.fromstring(figure)
 
 
 def test_a_study_without_a_finished_run_renders(tmp_path: Path) -> None:
@@ -259,7 +274,7 @@ def test_a_study_without_a_finished_run_renders(tmp_path: Path) -> None:
     made.variant("base", "base", "base", {})
     made.run(tiny_config(), "missing")
     made.run(tiny_config(seed=2), "running")
-    page = write_report(made.write()).read_text(encoding="utf-8")
+    page = page_of(made.write())
     made.close()
     assert "No run has finished yet" in words(page)
     assert "0/2 seeds" in words(page)
@@ -270,7 +285,7 @@ def test_a_study_that_nobody_has_begun_renders(tmp_path: Path) -> None:
     made = SyntheticStudy(tmp_path / "s", base=tiny_config())
     made.variant("base", "base", "base", {})
     made.run(tiny_config(), "missing")
-    page = write_report(made.write()).read_text(encoding="utf-8")
+    page = page_of(made.write())
     assert "No run has finished yet" in words(page)
     assert row_cells(page, "base")[:3] == ["2", "32", "64"]
 
@@ -279,17 +294,18 @@ def test_a_study_with_one_run_renders(tmp_path: Path) -> None:
     made = SyntheticStudy(tmp_path / "s", base=tiny_config())
     made.variant("base", "base", "base", {})
     made.run(tiny_config())
-    page = write_report(made.write()).read_text(encoding="utf-8")
+    page = page_of(made.write())
     assert "The one run finished." in words(page)
     assert "luck of that seed" in words(page)
 
 
 def test_a_study_without_base_renders(tmp_path: Path) -> None:
     made = full_study(tmp_path / "s", only=["A.h1", "A.h4"], seeds=(1,))
-    page = write_report(made.path).read_text(encoding="utf-8")
+    page = page_of(made.path)
     assert "The study has no base row" in words(page)
 
 
+@pytest.mark.slow
 def test_five_hundred_runs_render(tmp_path: Path) -> None:
     made = SyntheticStudy(tmp_path / "s", base=tiny_config())
     made.variant("base", "base", "base", {})
@@ -300,14 +316,14 @@ def test_five_hundred_runs_render(tmp_path: Path) -> None:
         configs += [tiny_config(variant=f"A.n{number}", seed=seed, model=model) for seed in range(1, 6)]
     for config in configs:
         made.run(config)
-    page = write_report(made.write()).read_text(encoding="utf-8")
+    page = page_of(made.write())
     assert "All 500 runs finished." in words(page)
 
 
 def test_a_damaged_run_is_shown_as_unreadable(tmp_path: Path) -> None:
     made = full_study(tmp_path / "s", table="positions", seeds=(1, 2))
     (next((made.path / "runs").glob("positions.none-s2-*")) / "result.json").write_text("{", encoding="utf-8")
-    page = write_report(made.path).read_text(encoding="utf-8")
+    page = page_of(made.path)
     assert "unreadable" in words(page)
     assert "1/2 seeds" in row_cells(page, "positions.none")[10]
 
@@ -357,8 +373,8 @@ def study_with_text(path: Path, references: list[str]) -> Path:
 
 
 def test_examples_are_spread_over_the_test_side(tmp_path: Path) -> None:
-    page = write_report(study_with_text(tmp_path / "s", [f"right {number}" for number in range(9)]))
-    found = page.read_text(encoding="utf-8")
+    with_text = study_with_text(tmp_path / "s", [f"right {number}" for number in range(9)])
+    found = page_of(with_text)
     start = found.index('<section id="examples">')
     told = words(found[start : found.index("</section>", start)])
     numbers = re.findall(r"source, line (\d)", told)
@@ -367,12 +383,12 @@ def test_examples_are_spread_over_the_test_side(tmp_path: Path) -> None:
         line = int(number) - 1
         assert " ".join(SOURCES[line].split()) in told
         assert f"right {line} base, seed 1 good {line} A.h1, seed 1 bad {line}" in told
-    assert "ein &lt;b&gt;Satz&lt;/b&gt;" in page.with_name("report.md").read_text(encoding="utf-8")
+    assert "ein &lt;b&gt;Satz&lt;/b&gt;" in text_of(with_text)
 
 
 def test_there_are_no_examples_from_another_text(tmp_path: Path) -> None:
-    page = write_report(study_with_text(tmp_path / "s", [f"changed {number}" for number in range(9)]))
-    assert '<section id="examples">' not in page.read_text(encoding="utf-8")
+    page = page_of(study_with_text(tmp_path / "s", [f"changed {number}" for number in range(9)]))
+    assert '<section id="examples">' not in page
 
 
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
@@ -384,3 +400,102 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"schema": 1, "study": "x"}', encoding="utf-8")
     with pytest.raises(CheckError, match=r"study\.json: damaged \(table is missing\)"):
         write_report(tmp_path)
+
+
+def test_the_switch_shows_the_table_at_every_equal_budget(page: str) -> None:
+    start = page.index('<section id="table">')
+    table = page[start : page.index("</fieldset>", start)]
+    names = re.findall(r'<input type="radio" name="budget"[^>]*><label[^>]*>([^<]+)</label>', table)
+    assert names[0] == "whole budget"
+    units = ["steps", "target tokens", "FLOPs", "s of training"]
+    assert [name.split(" ", 1)[1] for name in names[1:]] == units
+    assert table.count('<div class="pane">') == len(names)
+    assert table.count(" checked>") == 1
+
+
+def test_cells_carry_their_unrounded_value_for_sorting(study: Path, page: str) -> None:
+    scores = [json.loads(path.read_text())["test"]["bleu"] for path in (study / "runs").glob("base-s*/result.json")]
+    start = page.index('<section id="table">')
+    values = re.findall(r'data-v="([^"]+)"', page[start : page.index("</table>", start)])
+    assert sum(scores) / len(scores) in [pytest.approx(float(value), abs=1e-12) for value in values]
+
+
+def test_every_claim_has_its_verdict_and_leads_to_its_rows(tmp_path: Path) -> None:
+    from reports.claims import load_claims
+
+    made = full_study(tmp_path / "s", only=["base", "A.h1", "positions.none"], seeds=(1, 2, 3))
+    page = page_of(made.path)
+    claims = page[page.index('<section id="claims">') : page.index('<section id="table">')]
+    told = words(claims)
+    for claim in load_claims():
+        assert claim.sentence in told
+    row = claims[claims.index("Without positions the model fails.") :]
+    row = row[: row.index("</tr>")]
+    assert 'class="verdict reproduced"' in row  # 78 BLEU below base, with seeds a third of a point apart
+    assert 'href="#row-positions.none"' in row
+    assert "95 % interval" in row
+    assert "not tested" in told
+
+
+def test_studies_of_different_scales_stand_apart_on_one_page(tmp_path: Path) -> None:
+    first = full_study(tmp_path / "first", only=["base", "A.h1"], seeds=(1, 2)).path
+    second = full_study(tmp_path / "second", scale="multi30k-cpu", only=["base", "A.h1"], seeds=(1,)).path
+    page = page_of(first, second)
+    checker = read(page)
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    assert {link[1:] for link in checker.links if link.startswith("#")} <= set(checker.ids)
+    assert {"s1-table", "s2-table", "s1-row-A.h1", "s2-row-A.h1"} <= set(checker.ids)
+    spoken = {name for names in re.findall(r'aria-labelledby="([^"]+)"', page) for name in names.split()}
+    assert spoken <= set(checker.ids)
+    with pytest.raises(UsageError, match="no place for their report"):
+        write_report([first, second])
+
+
+def test_parts_of_one_experiment_are_one_study(tmp_path: Path) -> None:
+    first = full_study(tmp_path / "first", only=["base", "A.h1"], seeds=(1,)).path
+    second = full_study(tmp_path / "second", only=["base", "A.h4"], seeds=(1,)).path
+    told = words(page_of(first, second))
+    assert "3 rows with seed 1" in told
+
+
+def test_a_search_is_marked_and_gets_no_verdicts(tmp_path: Path) -> None:
+    path = full_study(tmp_path / "s", only=["base", "A.h1"], seeds=(1, 2)).path
+    plan = json.loads((path / "study.json").read_text(encoding="utf-8"))
+    write_json(path / "study.json", plan | {"kind": "search"})
+    page = page_of(path)
+    assert "Not comparable at equal budget" in words(page)
+    assert '<section id="claims">' not in page
+    assert 'name="budget"' not in page
+
+
+def test_a_later_report_takes_away_only_what_an_earlier_one_wrote(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_report(full_study(tmp_path / "two", only=["base", "A.h1"], seeds=(1,)).path, out)
+    gone = out / "figures" / "difference.pdf"
+    assert gone.is_file()
+    write_text(out / "figures" / "mine.svg", "mine")
+    single = SyntheticStudy(tmp_path / "one", base=tiny_config())
+    single.variant("base", "base", "base", {})
+    single.run(tiny_config())
+    write_report(single.write(), out)
+    assert not gone.exists()
+    assert (out / "figures" / "mine.svg").read_text(encoding="utf-8") == "mine"
+    listed = json.loads((out / "files.json").read_text(encoding="utf-8"))["files"]
+    on_disk = {path.relative_to(out).as_posix() for path in out.rglob("*.*")} - {"files.json", "figures/mine.svg"}
+    assert set(listed) == on_disk
+    assert listed["index.html"] == hashlib.sha256((out / "index.html").read_bytes()).hexdigest()
+
+
+def test_what_bench_layers_measured_stands_in_table_one(tmp_path: Path) -> None:
+    path = full_study(tmp_path / "s", only=["base"], seeds=(1,)).path
+    slope = {"value": 1.93, "low": 1.83, "high": 2.03}
+    layers = [
+        {"layer": "self_attention", "exponents": {"n": slope, "d": slope | {"value": 1.07, "low": 1.0, "high": 1.14}}}
+    ]
+    document = {"schema": 1, "device": "a processor", "threads": 1, "lengths": [64, 512], "widths": [64, 256]}
+    write_json(path / "bench-layers.json", document | {"layers": layers})
+    page = write_report(path).read_text(encoding="utf-8")
+    told = words(page[page.index('<section id="complexity">') :])
+    assert "1.93" in told
+    assert "Measured on a processor" in told

@@ -6,19 +6,25 @@ import math
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
+import scipy.stats
 import yaml
 from reports_study import SyntheticStudy, full_study, tiny_config
 
 import reports.paper
+from reports.budgets import budget
 from reports.formats import counted, duration, fixed, listed, moment, plain, power, scientific, signed, times
 from reports.markdown import escape
 from reports.measures import bleu_on_test, difference, direction, measure
 from reports.paper import load_paper
-from reports.records import load_study
+from reports.records import Run, load_study
 from reports.smoke import smoke_table
+from reports.table1 import complexity_table, power_of
+from reports.table2 import cost_table
 from reports.tables import main_table
 from repro.config import TransformerConfig
+from repro.errors import CheckError
 
 
 def small(**changes: int) -> TransformerConfig:
@@ -298,3 +304,161 @@ def test_numbers_read_well(shown: str, expected: str) -> None:
 )
 def test_markdown_signs_are_harmless(text: str, expected: str) -> None:
     assert escape(text) == expected
+
+
+def test_a_mean_stands_with_its_interval_over_seeds(tmp_path: Path) -> None:
+    base, row = {1: 30.0, 2: 31.0, 3: 33.0}, {1: 28.5, 2: 28.0, 3: 30.1}
+    study = load_study(two_rows(tmp_path / "s", base, row).path)
+    rows = {row.id: row.cells for row in main_table(study).rows}
+
+    def half(values: list[float]) -> float:
+        low, high = scipy.stats.t.interval(0.95, len(values) - 1, np.mean(values), scipy.stats.sem(values))
+        return float(high - low) / 2
+
+    bleu, difference_ = rows["A.h1"]["bleu"], rows["A.h1"]["difference"]
+    assert bleu.interval is not None
+    assert bleu.interval.half == pytest.approx(half(list(row.values())))
+    assert (bleu.text, bleu.spread, bleu.n) == ("28.9", f"±{half(list(row.values())):.1f}", 3)
+    apart = [row[seed] - base[seed] for seed in base]
+    assert (difference_.text, difference_.spread) == ("−2.5", f"±{half(apart):.1f}")
+    assert difference_.interval is not None
+    assert difference_.interval.half == pytest.approx(half(apart))
+    assert rows["base"]["perplexity"].spread.startswith("±")
+
+
+def test_one_seed_has_no_interval(tmp_path: Path) -> None:
+    rows = main_table(load_study(two_rows(tmp_path / "s", {1: 30.0}, {1: 28.0}).path)).rows
+    assert all(not cell.spread and cell.interval is None for row in rows for cell in row.cells.values())
+
+
+def test_a_difference_beyond_the_scatter_over_seeds_is_marked(tmp_path: Path) -> None:
+    base = {seed: 30.0 + seed / 10 for seed in range(1, 7)}
+    clear = {seed: value - 5 + 0.1 * (-1) ** seed for seed, value in base.items()}
+    unclear = {seed: value + 2 * (-1) ** seed for seed, value in base.items()}
+    for name, row, marks in (("clear", clear, "*"), ("unclear", unclear, "")):
+        table = main_table(load_study(two_rows(tmp_path / name, base, dict(row)).path))
+        cell = next(row for row in table.rows if row.id == "A.h1").cells["difference"]
+        assert cell.marks == marks
+        p = scipy.stats.ttest_rel(list(row.values()), list(base.values())).pvalue
+        assert f"p = {p:.2g}" in cell.hint
+        assert ("*" in table.footnotes) == bool(marks)
+    assert "Student" in main_table(load_study(tmp_path / "clear")).footnotes["*"]
+
+
+def test_a_table_at_an_equal_budget_is_read_off_the_learning_curves(tmp_path: Path) -> None:
+    study = load_study(full_study(tmp_path / "s", only=["base", "C.width-half", "big"], seeds=(1, 2)).path)
+    at = budget("steps", 1000.0)
+    table = main_table(study, budget=at)
+    rows = {row.id: row for row in table.rows}
+
+    def bleu_at(run: Run) -> float:
+        steps, values = zip(*run.points["valid/bleu"], strict=True)
+        return float(np.interp(1000.0, steps, values))
+
+    here = [bleu_at(run) for run in study.by_variant["C.width-half"]]
+    assert rows["C.width-half"].cells["bleu"].value == pytest.approx(fmean(here))
+    base = [bleu_at(run) for run in study.by_variant["base"]]
+    apart = [mine - other for mine, other in zip(here, base, strict=True)]
+    assert rows["C.width-half"].cells["difference"].value == pytest.approx(fmean(apart))
+    assert not any("†" in row.marks for row in table.rows)
+    assert at.label in table.caption
+    assert at.label in table.title
+    bleu = next(column for column in table.columns if column.key == "bleu")
+    assert bleu.heading == "BLEU_valid"
+    beyond = main_table(study, budget=budget("steps", 2000.0))  # base ends at 1500 steps, big goes on to 4500
+    cells = {row.id: row.cells["bleu"] for row in beyond.rows}
+    assert (cells["base"].text, cells["base"].value) == ("–", None)
+    assert cells["big"].value is not None
+
+
+def test_a_row_that_spent_another_budget_than_base_is_marked(tmp_path: Path) -> None:
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.variant("mine", "mine", "mine", {"model.n_heads": 1})
+    made.run(tiny_config())
+    made.run(tiny_config(variant="mine", model=small(n_heads=1)), budget={"unit": "steps", "amount": 90.0})
+    assert [row.id for row in main_table(load_study(made.write())).rows if "†" in row.marks] == ["mine"]
+
+
+def test_the_caption_tells_protocol_test_set_and_signs(tmp_path: Path) -> None:
+    caption = main_table(load_study(full_study(tmp_path / "s", only=["base"], seeds=(1,)).path)).caption
+    for told in ("sacreBLEU 13a", "cased", "beam 4", "test side (500 sentences)", "smoke", "95 %", "Student", "seeds"):
+        assert told in caption
+
+
+def test_cost_is_given_by_our_count_and_by_the_papers_method(tmp_path: Path) -> None:
+    rows = ["base", "A.h1", "big", "baseline.lstm", "baseline.gnmt-flops"]
+    study = load_study(full_study(tmp_path / "s", table="table3+baselines", only=rows, seeds=(1, 2)).path)
+    table = cost_table([study], load_paper())
+    ours, published = table.groups
+    assert [row.id for row in ours.rows] == ["base", "big", "baseline.lstm", "baseline.gnmt-flops"]
+    runs = study.by_variant["base"]
+    rate = max(run.result["padded_flops"] / run.result["train_seconds"] for run in study.finished)
+    cells = next(row for row in ours.rows if row.base).cells
+    assert cells["flops"].value == fmean(run.result["train_flops"] for run in runs)
+    assert cells["method"].value == pytest.approx(fmean(run.result["train_seconds"] for run in runs) * rate)
+    assert (
+        f"{scientific(rate)} FLOP/s on AMD EPYC & Söhne, 1 thread, fp32 (the highest that a run kept" in table.caption
+    )
+    units = {column.key: column.unit for column in table.columns}
+    assert units["flops"].startswith("our count")
+    assert units["method"].startswith("paper's method")
+    assert not any(cells.keys() & {"bleu", "flops", "method"} for cells in (row.cells for row in published.rows))
+    gnmt = next(row for row in published.rows if row.id == "GNMT + RL")
+    texts = {key: cell.text for key, cell in gnmt.cells.items()}
+    assert texts == {
+        "paper.bleu.en-de": "24.6",
+        "paper.bleu.en-fr": "39.92",
+        "paper.flops.en-de": "2.3×10¹⁹",
+        "paper.flops.en-fr": "1.4×10²⁰",
+    }
+
+
+def test_on_a_gpu_that_the_paper_names_its_own_rate_is_taken(tmp_path: Path) -> None:
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    made.run(tiny_config(), device="Tesla P100-SXM2-16GB", train_seconds=43_200.0)
+    cell = cost_table([load_study(made.write())], load_paper()).rows[0].cells["method"]
+    assert cell.value == pytest.approx(43_200 * 9.5e12)
+
+
+def test_published_systems_are_those_of_table_2() -> None:
+    systems = load_paper().systems
+    assert len(systems) == 10
+    assert (systems[-1].model, systems[-1].bleu_german, systems[-1].flops_german) == ("Transformer big", 28.4, 2.3e19)
+
+
+def test_table_1_has_the_papers_classes_and_says_that_nothing_was_measured() -> None:
+    table = complexity_table(None, load_paper())
+    shown = {
+        row.id: [cell.text for key, cell in row.cells.items() if not key.startswith(("measured", "expected"))]
+        for row in table.rows
+    }
+    assert shown["self-attention"] == ["O(n² d)", "O(1)", "O(1)"]
+    assert shown["convolutional"] == ["O(k n d²)", "O(1)", "O(logₖ n)"]
+    assert "Nothing of it was measured" in table.caption
+    assert {column.block for column in table.columns} == {"paper"}
+
+
+def test_measured_exponents_stand_beside_the_classes() -> None:
+    exponent = {"value": 1.63, "low": 1.51, "high": 1.75}
+    bench = {
+        "schema": 1, "device": "cpu", "threads": 1, "lengths": [16, 512], "widths": [64, 1024],
+        "layers": [{"layer": "self_attention", "exponents": {"n": exponent, "d": exponent | {"value": 1.0}}}],
+    }  # fmt: skip
+    table = complexity_table(bench, load_paper())
+    rows = {row.id: row.cells for row in table.rows}
+    assert (rows["self-attention"]["measured.n"].text, rows["self-attention"]["measured.n"].spread) == ("1.63", "±0.12")
+    assert rows["self-attention"]["expected.n"].value == 2
+    assert rows["recurrent"]["measured.n"].text == "–"
+    assert "n from 16 to 512" in table.caption
+    with pytest.raises(CheckError, match="not a document of ablate bench layers"):
+        complexity_table({"layers": 3}, load_paper())
+
+
+@pytest.mark.parametrize(
+    ("size", "complexity", "power_"),
+    [("n", "O(n^2 d)", 2), ("d", "O(n^2 d)", 1), ("d", "O(k n d^2)", 2), ("n", "O(r n d)", 1), ("n", "O(1)", 0)],
+)
+def test_the_power_of_a_size_is_read_off_a_class(size: str, complexity: str, power_: int) -> None:
+    assert power_of(size, complexity) == power_

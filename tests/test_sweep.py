@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,14 +12,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_driver import DIES_ONCE, DIVERGES, FAILS, SECONDS, pretended_study
+from sweep_driver import DIES_ONCE, DIVERGES, FAILS, IS_WRONG, SECONDS, pretended_study
 
 from ablations import cluster
 from ablations.cluster import Cluster, Resources, available_cpus, check_room
+from ablations.owned import owned_directory
 from ablations.study import Study, StudyRun
 from ablations.worker import Order, RunError, StopWatch, work
 from repro.errors import CheckError, UsageError
@@ -28,7 +31,7 @@ from repro.runs.outcome import TIMES
 from repro.runs.processes import Process
 
 TESTS = Path(__file__).parent
-PATIENCE = 120.0
+PATIENCE = 400.0
 """Seconds after which a test gives up waiting; never a statement about speed."""
 
 
@@ -46,7 +49,7 @@ class Driver:
         environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
         self.study = study
         self.process = subprocess.Popen(
-            [sys.executable, str(TESTS / "sweep_driver.py"), str(study), ",".join(only), str(seconds)],
+            [sys.executable, str(TESTS / "sweep_driver.py"), str(study), ",".join(only), f"--seconds={seconds}"],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -89,13 +92,14 @@ def alive(pid: int) -> bool:
 
 
 def test_a_failing_and_a_dying_run_end_no_other_one(tmp_path: Path, drivers: list[Driver]) -> None:
-    only = ["base", FAILS, DIES_ONCE, DIVERGES, "C.ff-half"]
+    only = ["base", FAILS, IS_WRONG, DIES_ONCE, DIVERGES, "C.ff-half"]
     drivers.append(Driver(tmp_path, only))
     code, output = drivers[0].end()
     found = states(tmp_path)
     assert {variant: status.state for variant, status in found.items()} == {
         "base": "done",
         FAILS: "failed",
+        IS_WRONG: "failed",
         DIES_ONCE: "done",
         DIVERGES: "diverged",
         "C.ff-half": "done",
@@ -103,6 +107,7 @@ def test_a_failing_and_a_dying_run_end_no_other_one(tmp_path: Path, drivers: lis
     assert {variant: status.attempt for variant, status in found.items()} == {
         "base": 1,
         FAILS: 1 + cluster.RETRIES,
+        IS_WRONG: 1,
         DIES_ONCE: 2,
         DIVERGES: 1,
         "C.ff-half": 1,
@@ -111,7 +116,7 @@ def test_a_failing_and_a_dying_run_end_no_other_one(tmp_path: Path, drivers: lis
     assert code == 1
     assert f"{FAILS} seed 1: failed, step 3 (attempt 3; no luck)" in output
     assert "Traceback" not in output
-    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith((".ray", ".stop"))]
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".sweep")]
 
 
 def test_a_ray_that_died_ends_the_sweep_with_a_word_instead_of_being_waited_for(
@@ -124,7 +129,7 @@ def test_a_ray_that_died_ends_the_sweep_with_a_word_instead_of_being_waited_for(
     (raylet,) = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
     os.kill(raylet, signal.SIGKILL)
     code, output = drivers[0].end()
-    assert code == 1
+    assert code == 3
     assert "Ray died" in output
     wait_for(lambda: not alive(owner), "the end of the worker")
     assert states(tmp_path)["base"].state == "stopped"
@@ -164,6 +169,22 @@ def test_a_killed_driver_takes_its_workers_along_and_the_same_command_goes_on(
     code, output = drivers[3].end()
     assert (code, "ray imported: False" in output) == (0, True)
     assert sorted(status.attempt for status in states(tmp_path).values()) == [1, 3, 3]
+
+
+def test_a_worker_that_is_told_to_end_saves_and_its_run_goes_on_in_another(
+    tmp_path: Path, drivers: list[Driver]
+) -> None:
+    drivers.append(Driver(tmp_path, ["base"], seconds=600))
+    for attempt, number in enumerate([signal.SIGTERM, signal.SIGUSR1], 1):
+        wait_for(lambda: bool(drivers[0].running()), "the run at work")
+        (worker,) = drivers[0].running()
+        for _ in range(3):
+            os.kill(worker, number)
+        wait_for(lambda attempt=attempt: states(tmp_path)["base"].attempt == attempt + 1, "another try")
+    drivers[0].process.send_signal(signal.SIGINT)
+    assert drivers[0].end()[0] == 1
+    run = Study.load(tmp_path).runs[0].directory
+    assert [(claim.ended, claim.reason) for claim in attempts.claims(run)] == [("stopped", "asked to stop")] * 3
 
 
 def test_two_sweeps_of_one_study_share_its_runs(tmp_path: Path, drivers: list[Driver]) -> None:
@@ -283,9 +304,26 @@ def order(run: StudyRun, tmp_path: Path, driver: Process | None = None) -> Order
     )
 
 
-def test_a_failed_run_is_told_to_ray_as_an_error(tmp_path: Path) -> None:
-    _, asked = pretended_study(tmp_path, [FAILS])
+def test_a_failure_that_may_pass_is_told_to_ray_as_an_error_and_one_that_stays_is_not(tmp_path: Path) -> None:
+    _, (may_pass, stays) = pretended_study(tmp_path, [FAILS, IS_WRONG])
     with pytest.raises(RunError, match="no luck"):
+        work(order(may_pass, tmp_path))
+    assert work(order(stays, tmp_path)) == {"state": "failed", "reason": "no such key"}
+
+
+def test_a_damaged_run_directory_is_no_reason_to_try_again(tmp_path: Path) -> None:
+    _, asked = pretended_study(tmp_path, ["base"])
+    (asked[0].path / "config.json").write_text("{")
+    assert work(order(asked[0], tmp_path))["state"] == "failed"
+
+
+def test_a_process_that_cannot_end_its_claim_ends_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    _, asked = pretended_study(tmp_path, ["base"])
+    monkeypatch.setattr("sweep_driver.pretend", broken)
+    with pytest.raises(SystemExit, match="Read-only file system"):
         work(order(asked[0], tmp_path))
 
 
@@ -295,6 +333,34 @@ def test_a_run_that_another_process_works_on_is_left_alone(tmp_path: Path) -> No
         assert work(order(asked[0], tmp_path))["state"] == "running"
     assert work(order(asked[0], tmp_path))["state"] == "done"
     assert [claim.number for claim in attempts.claims(asked[0].directory)] == [1, 2]
+
+
+def test_a_try_that_ray_lost_is_waited_for_and_taken_over_once_ray_knows_that_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier try is on another machine, so that only Ray can tell."""
+    _, asked = pretended_study(tmp_path, ["base"])
+    run = asked[0].directory
+    lost = attempts.claim(run, by={"sweep": "mine", "node": "n1"})
+    assert lost is not None
+    document = json.loads(lost.path.read_text())
+    document["owner"] |= {"host": "elsewhere", "pid": 1}
+    lost.path.write_text(json.dumps(document))
+    asked_for: list[tuple[str, str]] = []
+
+    def is_lost(process: Process, node: str) -> bool:
+        asked_for.append((process.host, node))
+        return len(asked_for) > 1
+
+    monkeypatch.setattr("ablations.nodes.is_lost", is_lost)
+    monkeypatch.setattr("ablations.nodes.this_node", lambda: "n2")
+    assert work(replace(order(asked[0], tmp_path), sweep="another"))["state"] == "running"
+    assert asked_for == []
+    assert work(replace(order(asked[0], tmp_path), sweep="mine"))["state"] == "done"
+    assert asked_for == [("elsewhere", "n1")] * 2
+    first, second = attempts.claims(run)
+    assert (first.ended, first.died, second.ended, second.by["node"]) == ("stopped", True, "done", "n2")
+    assert not lost.still_mine()
 
 
 def test_no_run_begins_once_the_sweep_is_to_end(tmp_path: Path) -> None:
@@ -348,13 +414,12 @@ def test_a_containers_share_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert available_cpus() == cpus
 
 
-def test_what_a_killed_sweep_left_in_tmp_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "PRIVATE_ROOT", tmp_path)
+def test_what_a_killed_sweep_left_behind_is_cleared_away(tmp_path: Path) -> None:
     here = Process.current().document()
     for name, owner in (("dead", here | {"start": "1"}), ("alive", here), ("elsewhere", here | {"host": "other"})):
         (tmp_path / f"ablate-{name}").mkdir()
         (tmp_path / f"ablate-{name}" / "owner.json").write_text(json.dumps(owner))
-    new = cluster.private_directory()
+    new = owned_directory(tmp_path, "ablate-")
     assert {path.name for path in tmp_path.iterdir()} == {"ablate-alive", "ablate-elsewhere", new.name}
 
 
@@ -363,9 +428,17 @@ def test_an_address_where_no_ray_answers_is_one_line(tmp_path: Path) -> None:
         Cluster(Resources(address="127.0.0.1:1"), wants_gpu=False, scratch=tmp_path).__enter__()
 
 
-def test_a_run_that_wants_more_than_there_is_is_refused() -> None:
-    check_room({"CPU": 2.0}, {"cpu": 2.0, "gpu": 0.0})
-    with pytest.raises(UsageError, match=r"--cpus-per-run: a run wants 3 CPUs, there are 2"):
-        check_room({"CPU": 2.0}, {"cpu": 3.0, "gpu": 0.0})
-    with pytest.raises(UsageError, match=r"--gpus-per-run: a run wants 0\.5 GPUs, there are 0"):
-        check_room({"CPU": 2.0}, {"cpu": 1.0, "gpu": 0.5})
+def node(**found: float) -> dict[str, Any]:
+    return {"Resources": found}
+
+
+def test_a_run_that_wants_more_than_any_node_has_is_refused() -> None:
+    two = [node(CPU=2.0), node(CPU=1.0, GPU=1.0)]
+    check_room(two, {"cpu": 2.0, "gpu": 0.0})
+    check_room(two, {"cpu": 1.0, "gpu": 0.5})
+    with pytest.raises(UsageError, match=r"--cpus-per-run: a run wants 3 CPUs, there are 2 on the largest node"):
+        check_room(two, {"cpu": 3.0, "gpu": 0.0})
+    with pytest.raises(UsageError, match=r"--gpus-per-run: a run wants 0\.5 GPUs, there are 0 \(ask for fewer"):
+        check_room([node(CPU=2.0)], {"cpu": 1.0, "gpu": 0.5})
+    with pytest.raises(UsageError, match="no node has 2 CPUs and 1 GPUs together"):
+        check_room(two, {"cpu": 2.0, "gpu": 1.0})

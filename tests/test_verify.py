@@ -15,7 +15,7 @@ from repro.accounting import flops, parameters, peaks
 from repro.config import TransformerConfig
 from repro.decoding import beam, penalty
 from repro.decoding.beam import beam_search
-from repro.models import attention, positions, recurrent, source, transformer
+from repro.models import additive, attention, convs2s, positions, recurrent, source, transformer
 from repro.models.attention import Attention
 from repro.models.lstm import Lstm
 from repro.models.transformer import Transformer, TransformerState
@@ -58,6 +58,41 @@ def test_every_family_that_can_be_built_is_looked_at() -> None:
     for family in FAMILIES:
         for id in (f"masks.{family}-past", f"flops.{family}-train", f"search.{family}-beam-4"):
             assert id in ids
+
+
+VECTORS: dict[str, list[str]] = {
+    "1 attention by hand": [
+        f"attention.{name}"
+        for name in ("weights", "outputs", "unscaled-weights", "unscaled-output", "changed-weights", "changed-outputs")
+    ],
+    "2 variance of scores": [f"attention.variance-{d_k}{kind}" for d_k in (16, 64, 256) for kind in ("", "-unscaled")],
+    "3 permutation": [f"positions.{name}" for name in ("none-permutes-memory", "none-keeps-decoder")]
+    + ["positions.sinusoidal-see-order", "positions.learned-see-order"],
+    "4 shift": [f"positions.shift-{k}" for k in (1, 17, 500)],
+    "5 mask and padding": [
+        f"masks.{family}-{name}"
+        for family in FAMILIES
+        for name in ("past", "future", "padding", "width", "neighbours", "all-padding")
+    ],
+    "6 length penalty": ["decoding.penalty-gnmt", "decoding.penalty-power"],
+    "7 parameters": ["parameters.base", "parameters.B.dk-quarter", "parameters.B.dk-half", "parameters.big"]
+    + [f"parameters.C.{name}" for name in ("layers-third", "layers-2third", "layers-4third")]
+    + [f"parameters.C.{name}" for name in ("width-half", "width-double", "ff-half", "ff-double")],
+    "8 torch's Transformer": [f"torch.{n}-norm-{what}" for n in ("post", "pre") for what in ("outputs", "gradients")],
+    "9 training cost": ["cost.paper-method-base", "cost.paper-method-big", "cost.counted-base"],
+    "10 FLOPs": [f"flops.{family}-{way}" for family in FAMILIES for way in ("forward", "train")]
+    + [f"flops.{family}-published-train" for family in FAMILIES],
+    "11 batches": [
+        f"search.{family}-{name}"
+        for family in FAMILIES
+        for name in ("batches-of-1", "batches-of-3", "batch-scores", "beam-1", "beam-4")
+    ],
+}
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_each_of_the_eleven_test_vectors_is_checked(vector: str) -> None:
+    assert set(VECTORS[vector]) <= {claim.id for claim in CLAIMS}
 
 
 def test_the_toys_end_some_translations_early_and_meet_the_cap_with_others() -> None:
@@ -207,6 +242,29 @@ def test_a_decoder_state_that_loses_a_step_is_caught(monkeypatch: pytest.MonkeyP
     found = failures("search.lstm-beam", "search.lstm-incremental", "search.lstm-batches")
     assert {"search.lstm-beam-1", "search.lstm-incremental-states"} <= found
     assert "search.lstm-batches-of-3" not in found
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "caught"),
+    [
+        (recurrent.LstmLayer, "to_ends", "baselines.lstm-layer"),
+        (recurrent.BidirectionalLayer, "forward", "baselines.bidirectional-layer"),
+        (additive, "additive_scores", "baselines.additive-scores"),
+        (convs2s.NormedLinear, "forward", "baselines.gated-convolution"),
+    ],
+)
+def test_a_baseline_that_is_off_by_a_thousandth_is_caught(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caught: str
+) -> None:
+    honest = getattr(owner, name)
+
+    def off(*given: Any) -> Any:
+        found = honest(*given)
+        return (found[0] * 1.001, found[1]) if isinstance(found, tuple) else found * 1.001
+
+    assert failures("baselines") == set()
+    monkeypatch.setattr(owner, name, off)
+    assert failures("baselines") == {caught}
 
 
 def test_untied_embeddings_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,14 @@ SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 class MadeStudy:
     """A study directory whose runs the test moves on by hand."""
 
-    def __init__(self, path: Path, rows: int = 3, seeds: int = 1, created: str = "2026-01-31T12:00:00+00:00") -> None:
+    def __init__(
+        self,
+        path: Path,
+        rows: int = 3,
+        seeds: int = 1,
+        created: str = "2026-01-31T12:00:00+00:00",
+        name: str | None = None,
+    ) -> None:
         self.path = path
         self.attempts: dict[str, Attempt] = {}
         configs = [
@@ -51,7 +58,7 @@ class MadeStudy:
         self.configs = {config.run_id(): config for config in configs}
         document = {
             "schema": 1,
-            "study": path.name,
+            "study": name or path.name,
             "table": "table3",
             "scale": "smoke",
             "seeds": list(range(1, seeds + 1)),

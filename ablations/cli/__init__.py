@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import typer
 
-from ablations.cli import data, proof, records, runs, studies
+from ablations.cli import data, doctor, proof, records, runs, search, studies
 from repro import __version__
 from repro.errors import UserError
 
@@ -24,9 +24,11 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 studies.register(app)
+search.register(app)
 runs.register(app)
 records.register(app)
 proof.register(app)
+doctor.register(app)
 
 
 @app.callback(invoke_without_command=True)

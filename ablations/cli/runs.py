@@ -26,10 +26,18 @@ def train(
     profile: Profile = None,
     settings: Settings = None,
     source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
+    processes: Annotated[
+        int,
+        typer.Option(min=1, help="Processes here that share each batch, each on its own GPU if there are any."),
+    ] = 1,
 ) -> int:
-    """Train one run here, without Ray. SIGINT, SIGTERM and SIGUSR1 let it save and stop."""
-    from ablations.checks import check_fits
+    """Train one run here, without Ray. SIGINT, SIGTERM and SIGUSR1 let it save and stop.
+
+    Started through torchrun, every process joins in one run.
+    """
+    from ablations.checks import check_fits, check_memory
     from ablations.corpora import prepare_for
+    from ablations.room import Room
     from ablations.selection import choose
     from ablations.single import train_here
     from ablations.tables import table_of
@@ -38,7 +46,8 @@ def train(
     prepared = prepare_for(selection.base.data, source=source, say=print)
     config = selection.with_data(prepared.digest).rows[0].with_seed(seed)
     check_fits(config, prepared)
-    return train_here(config, out, prepared.directory, options.console())
+    check_memory([config], Room.of_one_run(processes), prepared)
+    return train_here(config, out, prepared.directory, options.console(), processes=processes)
 
 
 def evaluate(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +14,13 @@ from ablations.cli import options
 from ablations.cli.options import Json, Only, Profile, Scale, Seeds, Settings, StudyName, Table
 
 PANEL = "Studies"
+
+
+class AfterDeath(StrEnum):
+    """What becomes of a run whose process died."""
+
+    RESUME = "resume"
+    RESTART = "restart"
 
 
 def plan(
@@ -53,7 +63,17 @@ def run(
     address: Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")] = None,
     cpus: Annotated[int | None, typer.Option(min=1, help="CPUs to use here; without, those that are ours.")] = None,
     cpus_per_run: Annotated[float, typer.Option(min=0.1, help="CPUs of each run.")] = 1.0,
-    gpus_per_run: Annotated[float | None, typer.Option(min=0.0, help="GPUs of each run, parts allowed.")] = None,
+    gpus_per_run: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="GPUs of each run: a part of one, or several that share its batches."),
+    ] = None,
+    processes_per_run: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share each run's batches, where there are no GPUs.")
+    ] = None,
+    at_once: Annotated[int | None, typer.Option(min=1, help="Most runs at a time.")] = None,
+    after_death: Annotated[
+        AfterDeath, typer.Option(help="A run whose process died goes on from its checkpoint, or starts anew.")
+    ] = AfterDeath.RESUME,
 ) -> int:
     """Run what is missing of a study: freeze it, prepare its data, let Ray Tune do the runs, write the report."""
     from ablations.cluster import Resources
@@ -66,13 +86,22 @@ def run(
         options.seeds(seeds),
         path=study,
         source=source,
-        resources=Resources(address=address, cpus=cpus, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run),
+        resources=Resources(
+            address=address,
+            cpus=cpus,
+            cpus_per_run=cpus_per_run,
+            gpus_per_run=gpus_per_run,
+            at_once=at_once,
+            processes_per_run=processes_per_run,
+        ),
         teller=Teller(options.console()),
+        after_death=after_death.value,
+        command=shlex.join(["ablate", *sys.argv[1:]]),
     )
 
 
 def status(study: StudyName, as_json: Json = False) -> None:
-    """Where every run of a study stands."""
+    """Where every run of a study stands, and an estimate of what remains."""
     from ablations import status as states
     from ablations.study import Study, study_path
 
@@ -82,7 +111,10 @@ def status(study: StudyName, as_json: Json = False) -> None:
         return
     looks = [states.look(run) for run in found.planned]
     title = f"{found.name}: {found.table} at {found.scale}, {states.in_words(looks)}"
-    options.console().print(states.table(looks, title))
+    console = options.console()
+    console.print(states.search_table(found, looks, title) if found.searched else states.table(looks, title))
+    for line in states.notes(found, looks):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

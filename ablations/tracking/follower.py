@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 
@@ -42,9 +43,9 @@ class Follower:
             self._thread.join(timeout)
             if self._report is None:
                 log.warning(
-                    "MLflow has not everything%s; run `ablate sync %s`",
+                    "MLflow has not everything%s; run `ablate sync %s` later",
                     f" ({self._last_trouble})" if self._last_trouble else "",
-                    self._projector.study,
+                    shlex.quote(str(self._projector.study)),
                 )
         return self._report
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -10,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablations.study import StudyRun
+from ablations.tracking.artifacts import FILES, files_tag, short_digest, short_digests, stored_digests
 from ablations.tracking.names import LONGEST_TAG, cut
 from ablations.tracking.pages import view_tag
 from ablations.tracking.points import Point, Tail, final_points
-from ablations.tracking.records import FILES, MLFLOW_STATE, NOTE, PARENT, RunRecord, StudyRecord, short_digests
+from ablations.tracking.records import MLFLOW_STATE, NOTE, PARENT, RunRecord, StudyRecord
 from ablations.tracking.report import SyncReport
 from ablations.tracking.server import Server, Tracked, is_parent, run_id_of
 from ablations.tracking.summary import summary_points
 from repro.errors import CheckError
-from repro.files import digest_of
 
 DUPLICATE = "ablate.duplicate_of"
 
@@ -38,7 +37,7 @@ class _Child:
 class Projection:
     """A connected store and a study. Throw it away after a TrackingError: the next one asks the store anew.
 
-    `full`: ask for the steps of every metric instead of inferring them from the highest one.
+    `full`: ask for the steps of every metric instead of inferring them from the highest one, and look into every file.
     """
 
     def __init__(self, server: Server, record: StudyRecord, report: SyncReport, *, full: bool = False) -> None:
@@ -48,12 +47,16 @@ class Projection:
         self._children: dict[str, _Child] = {}
         description = f"Runs of the table `{record.study.table}` at the scale `{record.study.scale}`."
         self.experiment = server.experiment(record.experiment, dict([view_tag(record), (NOTE, description)]))
-        self.parent = self.reconcile()
+        self.parent: Tracked
+        self.reconcile()
 
-    def reconcile(self) -> Tracked:
-        """Find parent and children by their tags; of two for one identity keep the older. Returns the parent."""
+    def reconcile(self) -> None:
+        """Find parent and children by their tags; of two for one identity keep the older.
+
+        That may be another one than the one written to: see `child`.
+        """
         found = self._server.runs(self.experiment, self.record.id)
-        parent = self._one([run for run in found if is_parent(run)]) or self._new_parent()
+        parent = self.parent = self._one([run for run in found if is_parent(run)]) or self._new_parent()
         by_run: dict[str, list[Tracked]] = {}
         for run in found:
             if run_id_of(run) and not is_parent(run):
@@ -64,10 +67,16 @@ class Projection:
                 self._server.send_tags(kept, {PARENT: parent.id})
                 if run_id not in self._children or self._children[run_id].tracked.id != kept.id:
                     self._children[run_id] = self._child(kept, run_id)
-        return parent
+
+    def child(self, run_id: str) -> str:
+        """The id of the MLflow run that stands for a run; empty when there is none."""
+        return self._children[run_id].tracked.id if run_id in self._children else ""
 
     def _one(self, candidates: list[Tracked]) -> Tracked | None:
         """The oldest of one identity's runs; the others are deleted. A deleted one is restored if there is no other."""
+        for left in candidates:
+            if DUPLICATE in left.tags and not left.deleted:  # whoever removed it was killed meanwhile
+                self._server.delete(left, {})
         ours = [run for run in candidates if DUPLICATE not in run.tags]
         ranked = sorted(ours, key=lambda run: (run.deleted, run.age))
         if not ranked:
@@ -87,7 +96,7 @@ class Projection:
         return self._server.create(self.experiment, record.study.name, record.tags(), record.started)
 
     def _child(self, tracked: Tracked, run_id: str) -> _Child:
-        path = next((run.path for run in self.record.study.runs if run.id == run_id), self.record.study.path)
+        path = next((run.path for run in self.record.runs if run.id == run_id), self.record.study.path)
         return _Child(tracked=tracked, tail=Tail(path / "metrics.jsonl"))
 
     def run(self, run: StudyRun) -> tuple[RunRecord, str]:
@@ -181,13 +190,15 @@ class Projection:
 
     def _send_files(self, tracked: Tracked, files: Mapping[str, Path]) -> bool:
         digests = short_digests(files)
-        tag = json.dumps(digests, sort_keys=True)
-        if len(tag) > LONGEST_TAG:
-            tag = json.dumps({"all": digest_of(digests)})
-        if tracked.tags.get(FILES) == tag:
+        tag = files_tag(digests)
+        if tracked.tags.get(FILES) == tag and not self._full:
             return False
-        known = _read_digests(tracked.tags.get(FILES, ""))
+        known = stored_digests(tracked.tags)
+        if self._full:
+            known = {name: short_digest(self._server.file(tracked, name) or b"") for name in digests}
         other = [name for name in digests if known.get(name) != digests[name]]
+        if not other and tracked.tags.get(FILES) == tag:
+            return False
         self._server.send_files(tracked, [(name, files[name]) for name in other])
         self._server.send_tags(tracked, {FILES: tag})
         self.report.files += len(other)
@@ -229,10 +240,3 @@ def parent_state(counts: Mapping[str, int], *, active: bool) -> tuple[str, str]:
     if counts.get("planned") or counts.get("stopped"):
         return "incomplete", "KILLED"
     return "done", "FINISHED"
-
-
-def _read_digests(text: str) -> dict[str, str]:
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError):
-        return {}

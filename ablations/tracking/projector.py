@@ -13,9 +13,9 @@ from ablations.tracking.errors import TrackingError
 from ablations.tracking.locks import exclusive
 from ablations.tracking.marker import Mark, Marker, ParentMark
 from ablations.tracking.projection import Projection, in_words, parent_state
-from ablations.tracking.records import StudyRecord, fingerprint
+from ablations.tracking.records import STUDY_ID, StudyRecord, fingerprint
 from ablations.tracking.report import SyncReport
-from ablations.tracking.stores import Store, holds_run
+from ablations.tracking.stores import Store, identity, running_in
 from repro.errors import CheckError
 
 LOCK = ".tracking.lock"
@@ -33,6 +33,8 @@ class Projector:
         self._name = uuid.uuid4().hex
         """Told apart from every other holder of the lock, in this process or elsewhere."""
         self._projection: Projection | None = None
+        self._file: tuple[int, int] | None = None
+        """Which database file the projection wrote to."""
         self._marker: Marker | None = None
         self._refused: dict[str, tuple[str, str]] = {}
         """Runs kept out by their own damage or by the store: the fingerprint that they had then, and why."""
@@ -41,7 +43,7 @@ class Projector:
         """Make database, experiment and parent run. Raises TrackingError, and CheckError when there is no study."""
         record = StudyRecord(study=Study.load(self.study))
         with self._locked(patience):
-            if self._marks().parent is None:
+            if self._marks(record).parent is None:
                 self._connect(record, SyncReport(store=self.store.name, experiment=record.experiment), full=False)
 
     def sweep(
@@ -62,14 +64,21 @@ class Projector:
         with self._locked(patience):
             if full:
                 self._projection, self._refused = None, {}
-            marker = self._marks(full=full)
-            stamps = {run.id: fingerprint(run) for run in record.study.runs}
-            due = [run for run in record.study.runs if self._due(run, stamps[run.id], marker)]
+            marker = self._marks(record, full=full)
+            stamps = {run.id: fingerprint(run) for run in record.runs}
+            due = [run for run in record.runs if self._due(run, stamps[run.id], marker)]
             report.same = marker.runs.keys() - {run.id for run in due}
             if due or self._parent_mark(record, marker, active=active) != marker.parent:
                 projection = self._connect(record, report, full=full)
+                placed = {run.id for run in due}
+                due += [run for run in self._misplaced(projection, marker) if run.id not in placed]
+                report.same -= {run.id for run in due}
                 try:
                     self._project(projection, due, stamps, marker, given_up)
+                    if not active and projection.made_any:
+                        # A request that timed out and was repeated below us may have made a run twice.
+                        projection.reconcile()
+                        self._project(projection, self._misplaced(projection, marker), stamps, marker, given_up)
                     self._finish(projection, marker, active=active)
                 finally:
                     marker.save()
@@ -109,9 +118,6 @@ class Projector:
 
     def _finish(self, projection: Projection, marker: Marker, *, active: bool) -> None:
         projection.close_abandoned({run_id for run_id, mark in marker.runs.items() if mark.state == "running"})
-        if not active and projection.made_any:
-            # A request that timed out and was repeated below us may have made a run twice.
-            projection.reconcile()
         mark = self._parent_mark(projection.record, marker, active=active)
         ended = max((mark.ended for mark in marker.runs.values()), default=0)
         projection.finish(self._states(projection.record, marker), ended, active=active)
@@ -122,6 +128,14 @@ class Projector:
             runs=mark.runs,
             status=mark.status,
         )
+
+    def _misplaced(self, projection: Projection, marker: Marker) -> list[StudyRun]:
+        """The runs that were sent to an MLflow run which does not stand for them any more."""
+        return [
+            run
+            for run in projection.record.runs
+            if run.id in marker.runs and marker.runs[run.id].child != projection.child(run.id)
+        ]
 
     def _due(self, run: StudyRun, stamp: str, marker: Marker) -> bool:
         """Whether the run's records or its state changed since it was tracked."""
@@ -159,30 +173,53 @@ class Projector:
                 states[run.id] = "failed" if run.id in self._refused else "planned"
         return states
 
-    def _marks(self, *, full: bool = False) -> Marker:
-        """The marks, without those that cannot be trusted: the parent has gone, and with it perhaps the children."""
+    def _marks(self, record: StudyRecord, *, full: bool = False) -> Marker:
+        """The marks, without those that cannot be trusted."""
         if self._marker is None:
             self._marker = Marker.load(self.study, self.store.key)
-        parent = self._marker.parent
-        if full or (parent is not None and not self._has(parent.id)):
+        if self._projection is not None and self._file != self._database():
+            self._projection = None  # the database was deleted under our hands
+        known = {run.id for run in record.runs}
+        self._marker.runs = {run_id: mark for run_id, mark in self._marker.runs.items() if run_id in known}
+        if full:
             self._marker.parent, self._marker.runs = None, {}
+        elif self._projection is None and self._marker.parent is not None:
+            self._compare(self._marker, self._marker.parent, record)
         return self._marker
 
-    def _has(self, run_id: str) -> bool:
-        """Whether the store still has the run that a mark speaks of."""
-        if self._projection is not None:
-            return True
+    def _compare(self, marker: Marker, parent: ParentMark, record: StudyRecord) -> None:
+        """Drop the marks that the store contradicts, asking for little: is the parent there, and what is RUNNING?
+
+        A request that was given up here may have been carried out there, so something can stand as RUNNING that no
+        mark speaks of.
+        """
+        running = self._running(parent, record)
+        if running is None:
+            marker.parent, marker.runs = None, {}  # with the parent perhaps the children
+            return
+        marked = {mark.child for mark in marker.runs.values() if mark.state == "running"}
+        other = running ^ (marked | ({parent.id} if parent.status == "RUNNING" else set()))
+        if other:
+            marker.parent = None
+            marker.runs = {run_id: mark for run_id, mark in marker.runs.items() if mark.child not in other}
+
+    def _running(self, parent: ParentMark, record: StudyRecord) -> set[str] | None:
         if self.store.database is not None:
-            return holds_run(self.store.database, run_id)
+            return running_in(self.store.database, parent.id, (STUDY_ID, record.id))
         from ablations.tracking.server import Server
 
-        return Server(self.store).has(run_id)
+        return Server(self.store).running(parent.experiment, parent.id, record.id)
+
+    def _database(self) -> tuple[int, int] | None:
+        return None if self.store.database is None else identity(self.store.database)
 
     def _connect(self, record: StudyRecord, report: SyncReport, *, full: bool) -> Projection:
         if self._projection is None:
             from ablations.tracking.server import Server
 
-            self._projection = Projection(Server(self.store), record, report, full=full)
+            server = Server(self.store)
+            self._file = self._database()
+            self._projection = Projection(server, record, report, full=full)
         self._projection.record, self._projection.report = record, report
         return self._projection
 

@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ablations.study import Study, StudyRun
+from ablations.study import SEARCH_WARNING, Study, StudyRun
+from ablations.tracking.artifacts import HYPOTHESES, RUN_FILES
 from ablations.tracking.names import LONGEST_PARAM, LONGEST_TAG, cut, entity_name, text_of
 from repro.errors import CheckError
-from repro.files import digest_of, digest_of_file
+from repro.files import digest_of
 from repro.runs.attempts import claims
 from repro.runs.directory import Status
 
@@ -23,8 +24,6 @@ RUN_ID = "ablate.run_id"
 KIND = "ablate.kind"
 CREATED = "ablate.created"
 """When the MLflow run was made (Unix seconds): of two for one identity the older stays."""
-FILES = "ablate.files"
-"""Which artifacts were stored, with the beginnings of their digests."""
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 """Markdown that the pages show as a run's description."""
@@ -37,8 +36,6 @@ MLFLOW_STATE = {
     "stopped": "KILLED",
 }
 """A begun run's state to MLflow's."""
-_RUN_FILES = ("config.json", "environment.json", "status.json", "metrics.jsonl", "result.json")
-_HYPOTHESES = ("hypotheses/valid.txt", "hypotheses/test.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +48,22 @@ class StudyRecord:
     def id(self) -> str:
         """The study's identity, which it keeps when its directory is moved or renamed."""
         document = self.study.document
-        parts = ("study", "table", "scale", "created", "data")
-        plan = {name: document.get(name) for name in parts}
-        plan["data"] = self.study.data.digest
+        plan = {name: document.get(name) for name in ("study", "table", "scale", "created")}
+        # The corpus that it was created with: it may have been given another one since.
+        first = next((was.get("data") for was in document.get("history", [])), None)
+        plan["data"] = first.get("digest") if isinstance(first, dict) else self.study.data.digest
         return digest_of(plan)[:16]
+
+    @cached_property
+    def superseded(self) -> set[str]:
+        """Ids of the runs of what the study was before its base, its corpus or the code changed."""
+        return {run.id for run in self.study.superseded}
+
+    @cached_property
+    def runs(self) -> list[StudyRun]:
+        """All that are to be trained or were, each directory once. A superseded one may have been removed."""
+        left = [run for run in self.study.superseded if run.path.exists()]
+        return list({run.path: run for run in (*left, *self.study.runs)}.values())
 
     @property
     def experiment(self) -> str:
@@ -111,9 +120,15 @@ class StudyRecord:
             "corpus_digest": self.study.data.digest,
             "directory": str(self.study.path.resolve()),
             "version": text_of(document.get("version")),
+            "warning": self.warning,
             NOTE: self._note(),
         }
         return {name: cut(value, LONGEST_TAG) for name, value in tags.items()}
+
+    @property
+    def warning(self) -> str:
+        """What must stand beside the study's figures; empty for a table at one budget."""
+        return SEARCH_WARNING if self.study.searched else ""
 
     def _note(self) -> str:
         seeds = text_of(self.study.document.get("seeds", []))
@@ -121,6 +136,7 @@ class StudyRecord:
             f"Study `{self.study.name}`: table `{self.study.table}` at scale `{self.study.scale}`, "
             f"{len(self.variants)} variants, seeds {seeds}. Its runs are the child runs; this is a copy of what "
             f"stands in `{self.study.path.resolve()}`, brought up to date by `ablate sync`."
+            + (f" **{self.warning}**" if self.warning else "")
         )
 
     def files(self) -> dict[str, Path]:
@@ -173,6 +189,11 @@ class RunRecord:
         )
 
     @property
+    def superseded(self) -> bool:
+        """Whether the study has another run in its place."""
+        return self.run.id in self.study.superseded
+
+    @property
     def begun(self) -> bool:
         """Whether there is anything to show."""
         return self.status.state != "planned"
@@ -200,7 +221,7 @@ class RunRecord:
         """The tags by which the run is found again; set in the same request that makes it."""
         return {
             STUDY_ID: self.study.id,
-            KIND: "run",
+            KIND: "superseded" if self.superseded else "run",
             RUN_ID: self.run.id,
             "ablate.hash": self.run.hash,
             "ablate.study": self.study.study.name,
@@ -220,6 +241,8 @@ class RunRecord:
             "group": variant.get("group"),
             "title": variant.get("title"),
             "changes": _in_words(changes),
+            "superseded": self.run.why if self.superseded else "",
+            "warning": self.study.warning,
             NOTE: f"{variant.get('title', self.run.variant)}: {_in_words(changes) or 'nothing changed'}.",
             "seed": self.run.seed,
             "attempt": self.status.attempt,
@@ -250,34 +273,32 @@ class RunRecord:
         }
 
     def files(self) -> dict[str, Path]:
-        """The run's artifacts by their names: those that are final, all of them once it is settled."""
-        names = (*_RUN_FILES, *_HYPOTHESES) if self.settled else ("config.json",)
+        """The run's artifacts by their names: those that are final, all of them once it is settled.
+
+        They are all that `ablate pull` needs to make the directory again, but for checkpoints.
+        """
+        if not self.settled:
+            return {"config.json": self.run.path / "config.json"}
+        attempts = [f"attempts/{claim.path.name}" for claim in claims(self.run.directory)]
+        names = (*RUN_FILES, *attempts, *HYPOTHESES)
         return {name: self.run.path / name for name in names if (self.run.path / name).is_file()}
 
 
 def fingerprint(run: StudyRun) -> str:
-    """Changes whenever the run's records do; empty for a run that has not begun. A look at sizes and times only."""
+    """Changes whenever the run's records or its place in the plan do; empty for a run that has not begun.
+
+    A look at sizes and times only.
+    """
     attempts = run.path / "attempts"
     try:
         # Times of claims change with every heartbeat; their number and sizes change when one begins or ends.
         begun = sorted((entry.name, entry.stat().st_size) for entry in os.scandir(attempts) if entry.name[0] != ".")
     except FileNotFoundError:
         begun = []
-    stamp = _stamp(run.path / name for name in (*_RUN_FILES[1:], *_HYPOTHESES))
+    stamp = _stamp(run.path / name for name in (*RUN_FILES[1:], *HYPOTHESES))
     if not begun and stamp == _NOTHING:
         return ""
-    return hashlib.sha256(f"{begun} {stamp}".encode()).hexdigest()[:16]
-
-
-def short_digests(files: Mapping[str, Path]) -> dict[str, str]:
-    """The beginnings of the files' SHA-256 by name; files that are gone are left out."""
-    found = {}
-    for name, path in files.items():
-        try:
-            found[name] = digest_of_file(path)[:12]
-        except FileNotFoundError:
-            continue
-    return found
+    return hashlib.sha256(f"{begun} {stamp}{run.why}".encode()).hexdigest()[:16]
 
 
 def _stamp(paths: Iterable[Path]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ OTHERS_A_REQUEST = 100
 """MLflow's limits for one log_batch."""
 _RUNS_A_PAGE = 200
 T = TypeVar("T")
+_ABSENT = re.compile(r"error code 404\b|\b404 Client Error|No such (file|artifact)|ensure that the path is correct")
+"""What stores say of an artifact that they do not have."""
 _NOISY = ("alembic", "mlflow", "urllib3.connectionpool")
 
 
@@ -50,7 +54,7 @@ class Server:
     def __init__(self, store: Store) -> None:
         self.store = store
         create_schema(store)
-        set_environment()
+        set_environment(store)
         with self._plainly():
             from mlflow import MlflowClient
 
@@ -66,11 +70,21 @@ class Server:
                 self._client.restore_experiment(found.experiment_id)
             for key, value in tags.items():
                 if found.tags.get(key) != value:
-                    self._client.set_experiment_tag(found.experiment_id, key, value)
+                    self._tag_experiment(found.experiment_id, key, value)
         store = self.store
         if store.own and store.database is not None and found.artifact_location != str(store.artifacts):
             rehome(store.database, found.experiment_id, found.artifact_location, str(store.artifacts))
         return str(found.experiment_id)
+
+    def _tag_experiment(self, id: str, key: str, value: str) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.set_experiment_tag(id, key, value)
+        except MlflowException:
+            # Of two studies that set a new tag at once one fails.
+            if self._client.get_experiment(id).tags.get(key) != value:
+                self._client.set_experiment_tag(id, key, value)
 
     def _new_experiment(self, name: str) -> Any:
         from mlflow.exceptions import MlflowException
@@ -86,18 +100,52 @@ class Server:
 
     def runs(self, experiment: str, study: str) -> list[Tracked]:
         """Everything tracked of the study with the id `study`, parent and deleted runs included."""
+        return self._search([experiment], f"tags.`{STUDY_ID}` = '{study}'", deleted=True)
+
+    def _search(self, experiments: list[str], query: str, *, deleted: bool) -> list[Tracked]:
         from mlflow.entities import ViewType
 
-        query, token, found = f"tags.`{STUDY_ID}` = '{study}'", None, []
+        kind, token, found = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY, None, []
         while True:
             with self._plainly():
                 page = self._client.search_runs(
-                    [experiment], query, run_view_type=ViewType.ALL, max_results=_RUNS_A_PAGE, page_token=token
+                    experiments, query, run_view_type=kind, max_results=_RUNS_A_PAGE, page_token=token
                 )
             found += [_tracked(run) for run in page]
             token = page.token
             if not token:
                 return found
+
+    def experiments(self) -> dict[str, str]:
+        """The ids of all experiments by name."""
+        found: dict[str, str] = {}
+        token = None
+        while True:
+            with self._plainly():
+                page = self._client.search_experiments(page_token=token)
+            found |= {experiment.name: str(experiment.experiment_id) for experiment in page}
+            token = page.token
+            if not token:
+                return found
+
+    def parents(self, experiment: str) -> list[Tracked]:
+        """The parent runs of all studies in the experiment, oldest first."""
+        return sorted(
+            self._search([experiment], f"tags.`{KIND}` = 'study'", deleted=False), key=lambda parent: parent.age
+        )
+
+    def file(self, run: Tracked, name: str) -> bytes | None:
+        """The artifact `name` of a run; None when the store does not have it."""
+        from mlflow.exceptions import MlflowException
+
+        with tempfile.TemporaryDirectory() as folder, self._plainly():
+            try:
+                found = Path(self._client.download_artifacts(run.id, name, folder))
+            except (MlflowException, OSError) as error:
+                if _ABSENT.search(str(error)):
+                    return None
+                raise
+            return found.read_bytes() if found.is_file() else None
 
     def create(self, experiment: str, name: str, tags: Mapping[str, str], started: int) -> Tracked:
         """A new run with the tags it is found by, in one request."""
@@ -178,17 +226,20 @@ class Server:
             self._client.restore_run(run.id)
         run.deleted = False
 
-    def has(self, run_id: str) -> bool:
-        """Whether the undeleted run `run_id` is there."""
+    def running(self, experiment: str, parent: str, study: str) -> set[str] | None:
+        """Ids of the study's undeleted runs that stand as RUNNING; None when the run `parent` is gone."""
         from mlflow.exceptions import MlflowException
 
+        query = f"tags.`{STUDY_ID}` = '{study}' and attributes.status = 'RUNNING'"
         with self._plainly():
             try:
-                return bool(self._client.get_run(run_id).info.lifecycle_stage == "active")
+                if self._client.get_run(parent).info.lifecycle_stage != "active":
+                    return None
             except MlflowException as error:
                 if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                    return False
+                    return None
                 raise
+            return {run.id for run in self._search([experiment], query, deleted=False)}
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:

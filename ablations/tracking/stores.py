@@ -35,6 +35,8 @@ SETTINGS = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 """Environment of the MLflow client, set before it is imported; what the user has set stays."""
+_FILE_SETTINGS = {"MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool"}
+"""The same for a database file. A kept connection would go on writing to a file that was deleted meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +91,17 @@ def store_of(study: Path, environment: Mapping[str, str] = os.environ) -> Store:
     )
 
 
-def set_environment() -> None:
-    """Set what the MLflow client reads from the environment, before its first import."""
-    for name, value in SETTINGS.items():
+def given_store(study: Path, uri: str | None, environment: Mapping[str, str] = os.environ) -> Store:
+    """The store at `uri`, or at MLFLOW_TRACKING_URI. Raises UsageError when neither is given or it is no address."""
+    uri = uri or environment.get(URI_VARIABLE, "").strip()
+    if not uri:
+        raise UsageError("no MLflow server", where="--tracking-uri", fix=f"name it there or in {URI_VARIABLE}")
+    return store_of(study, {URI_VARIABLE: uri})
+
+
+def set_environment(store: Store) -> None:
+    """Set what the MLflow client of `store` reads from the environment, before its first import."""
+    for name, value in (SETTINGS | (_FILE_SETTINGS if store.database is not None else {})).items():
         os.environ.setdefault(name, value)
 
 
@@ -108,14 +118,30 @@ def has_schema(database: Path) -> bool:
         raise TrackingError(f"the database {database} cannot be read: {error}") from error
 
 
-def holds_run(database: Path, run_id: str) -> bool:
-    """Whether the undeleted MLflow run `run_id` is in `database`, asked without importing MLflow."""
+def running_in(database: Path, parent: str, tag: tuple[str, str]) -> set[str] | None:
+    """Ids of the undeleted runs that stand as RUNNING and carry `tag`; None when the run `parent` is gone.
+
+    Asked without importing MLflow.
+    """
+    active = "SELECT run_uuid FROM runs WHERE lifecycle_stage = 'active'"
+    tagged = "SELECT run_uuid FROM tags WHERE key = ? AND value = ?"
     try:
         with reading(database) as connection:
-            query = "SELECT count(*) FROM runs WHERE run_uuid = ? AND lifecycle_stage = 'active'"
-            return bool(connection.execute(query, (run_id,)).fetchone()[0])
+            if connection.execute(f"{active} AND run_uuid = ?", (parent,)).fetchone() is None:
+                return None
+            found = connection.execute(f"{active} AND status = 'RUNNING' AND run_uuid IN ({tagged})", tag)
+            return {run_id for (run_id,) in found}
     except sqlite3.Error:
-        return False
+        return None
+
+
+def identity(database: Path) -> tuple[int, int] | None:
+    """Which file stands at `database`: it changes when the file is deleted and made anew. None: there is none."""
+    try:
+        stat = database.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
 
 
 @contextmanager
@@ -155,7 +181,7 @@ def create_schema(store: Store) -> None:
 
 
 def _fill(path: Path, store: Store) -> None:
-    set_environment()
+    set_environment(store)
     from mlflow.exceptions import MlflowException
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import event

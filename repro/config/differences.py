@@ -24,6 +24,16 @@ def differences(a: RunConfig, b: RunConfig) -> list[str]:
     ]
 
 
+def changes(old: RunConfig, new: RunConfig) -> dict[str, str]:
+    """Dotted key to "1500 -> 2000" for each key whose resolved value differs, labels left out; long texts are cut."""
+    before, after = _flat(old.resolved().document()), _flat(new.resolved().document())
+    return {
+        key: f"{_shortly(before, key)} -> {_shortly(after, key)}"
+        for key in [*after, *(key for key in before if key not in after)]
+        if key not in LABELS and (key not in before or key not in after or before[key] != after[key])
+    }
+
+
 def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in document.items():
@@ -33,3 +43,10 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _shown(values: dict[str, Any], key: str) -> str:
     return json.dumps(values[key], ensure_ascii=False) if key in values else "nothing"
+
+
+def _shortly(values: dict[str, Any], key: str) -> str:
+    value = values.get(key, "nothing")
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # 1500.0 steps are 1500
+    return value[:12] if isinstance(value, str) else json.dumps(value)

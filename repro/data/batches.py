@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -121,10 +122,11 @@ def _padded(encoded: EncodedPairs, side: Side, indices: Indices) -> tuple[NDArra
     return rows, lengths + 1
 
 
-def split_batch(batch: Batch, micro_batch_tokens: int) -> list[Batch]:
+def split_batch(batch: Batch, micro_batch_tokens: int, *, least: int = 1) -> list[Batch]:
     """`batch` in parts of at most `micro_batch_tokens` padded positions a side, in order, padding cut to each part.
 
-    A single row longer than that is a part of its own.
+    A single row longer than that is a part of its own. Where that makes fewer than `least` parts, each is cut further
+    into equal numbers of rows; a batch of too few rows gives fewer.
     """
     longest = np.maximum(batch.src_lengths.numpy(), batch.tgt_lengths.numpy()).tolist()
     starts, longest_here = [0], 0
@@ -133,9 +135,20 @@ def split_batch(batch: Batch, micro_batch_tokens: int) -> list[Batch]:
         if longest_here * (row + 1 - starts[-1]) > micro_batch_tokens and row > starts[-1]:
             starts.append(row)
             longest_here = length
+    if len(starts) < least:
+        starts = _cut_further([*starts, len(longest)], -(-least // len(starts)))
     if len(starts) == 1:
         return [batch]
     return [_rows(batch, slice(start, end)) for start, end in zip(starts, [*starts[1:], len(longest)], strict=True)]
+
+
+def _cut_further(bounds: list[int], pieces: int) -> list[int]:
+    """The starts of the parts between `bounds` when each is cut into `pieces` of equal size, or into single rows."""
+    cuts: list[int] = []
+    for start, end in pairwise(bounds):
+        count = min(pieces, end - start)
+        cuts += [start + (end - start) * piece // count for piece in range(count)]
+    return cuts
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

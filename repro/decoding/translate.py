@@ -15,6 +15,7 @@ from repro.data.text import is_blank
 from repro.decoding.beam import Hypothesis, beam_search
 from repro.errors import CheckError
 from repro.models.seq2seq import Seq2Seq
+from repro.shortage import is_shortage, release
 
 _SHORT = 16
 """Sentences under this many pieces count as that many when a batch is filled: what is generated may outgrow them."""
@@ -40,6 +41,8 @@ class Translations:
     source_pieces: int
     unknown_pieces: int
     """Of `source_pieces`, those that the vocabulary did not know."""
+    batch_tokens: int
+    """`decode.batch_tokens`, or less where memory ran out and batches were halved: the lines are the same."""
 
     @property
     def capped_share(self) -> float:
@@ -75,7 +78,8 @@ def translate_lines(
     filled = [number for number, pieces in enumerate(sources) if pieces]
     found: list[Hypothesis | None] = [None] * len(sources)
     texts = [""] * len(sources)
-    hypotheses = search_all(model, [sources[number] for number in filled], config, device=device)
+    limits = [config.batch_tokens]
+    hypotheses = search_all(model, [sources[number] for number in filled], config, device=device, smaller=limits.append)
     for done, (index, hypothesis) in enumerate(hypotheses, start=1):
         found[filled[index]] = hypothesis
         texts[filled[index]] = vocabulary.decode(list(hypothesis.ids))
@@ -86,6 +90,7 @@ def translate_lines(
         hypotheses=found,
         source_pieces=sum(len(pieces) for pieces in sources),
         unknown_pieces=sum(pieces.count(UNK) for pieces in sources),
+        batch_tokens=limits[-1],
     )
 
 
@@ -95,14 +100,27 @@ def search_all(
     config: DecodeConfig,
     *,
     device: torch.device | str = "cpu",
+    smaller: Callable[[int], object] | None = None,
 ) -> Iterator[tuple[int, Hypothesis]]:
     """Search the sentences `sources` (pieces without the end mark) batch by batch, the longest ones first.
 
-    Yields the index into `sources` and the best hypothesis of every sentence once, in the order of the batches.
+    Yields the index into `sources` and the best hypothesis of every sentence once, in the order of the batches. Where
+    memory runs out, batches are halved from there on, which changes no result; `smaller` is then told what stands in
+    for `config.batch_tokens`. Raises CheckError when a single sentence does not fit.
     """
-    for batch in batches_by_length([len(source) for source in sources], config):
-        src = _pad([sources[index] for index in batch]).to(device)
-        yield from zip(batch, beam_search(model, src, config), strict=True)
+    lengths = [len(source) for source in sources]
+    order, start, tokens = _longest_first(lengths), 0, config.batch_tokens
+    while start < len(order):
+        batch = order[start : start + _size(lengths[order[start]], tokens, config.beam)]
+        found = _searched(model, [sources[index] for index in batch], config, device)
+        if found is None:
+            release()
+            tokens = _halved(len(batch), lengths[batch[0]], config)
+            if smaller is not None:
+                smaller(tokens)
+            continue
+        yield from zip(batch, found, strict=True)
+        start += len(batch)
 
 
 def batches_by_length(lengths: Sequence[int], config: DecodeConfig) -> Iterator[list[int]]:
@@ -111,13 +129,48 @@ def batches_by_length(lengths: Sequence[int], config: DecodeConfig) -> Iterator[
     Sentences x longest x beam stays within `config.batch_tokens`; a longer sentence makes a batch of its own. The
     longest come first so that a batch too big for the device fails at once.
     """
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    start = 0
+    order, start = _longest_first(lengths), 0
     while start < len(order):
-        width = max(lengths[order[start]] + 1, _SHORT)
-        size = max(1, config.batch_tokens // (width * config.beam))
+        size = _size(lengths[order[start]], config.batch_tokens, config.beam)
         yield order[start : start + size]
         start += size
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda index: -lengths[index])
+
+
+def _width(longest: int) -> int:
+    """Positions that a sentence of `longest` pieces counts as."""
+    return max(longest + 1, _SHORT)
+
+
+def _size(longest: int, tokens: int, beam: int) -> int:
+    """Sentences of at most `longest` pieces that go into a batch of `tokens`."""
+    return max(1, tokens // (_width(longest) * beam))
+
+
+def _halved(sentences: int, longest: int, config: DecodeConfig) -> int:
+    """The tokens of a batch of half of `sentences`. Raises CheckError when there is but one."""
+    if sentences == 1:
+        raise CheckError(
+            f"out of memory: a single sentence of {longest} pieces with a beam of {config.beam} does not fit",
+            where="decode",
+            fix="run fewer at once, lower decode.beam or decode.extra_length, or take a device with more memory",
+        )
+    return sentences // 2 * _width(longest) * config.beam
+
+
+def _searched(
+    model: Seq2Seq[Any, Any], sources: Sequence[Sequence[int]], config: DecodeConfig, device: torch.device | str
+) -> list[Hypothesis] | None:
+    """The best hypothesis of each of `sources`; None when memory ran out."""
+    try:
+        return beam_search(model, _pad(sources).to(device), config)
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
+        return None
 
 
 def _pad(sources: Sequence[Sequence[int]]) -> Tensor:

@@ -16,14 +16,15 @@ import re
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from repro.errors import CheckError
-from repro.files import create_bytes, write_bytes
+from repro.errors import CheckError, may_pass
+from repro.files import create_bytes, read_json, write_bytes
 from repro.runs.processes import Process
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ class Claim:
     """The file's time of change: its last sign of life, by the clock of the file system."""
     ended: EndState | None
     reason: str
+    may_pass: bool = False
+    """Of an attempt that failed: whether another one may fare better."""
+    buried: bool = False
+    """Whether not the owner wrote the end but somebody who knew that it was dead."""
+    by: Mapping[str, str] = field(default_factory=dict)
+    """What had the owner do it, in the words of `claim`'s caller."""
+
+    @property
+    def died(self) -> bool:
+        """Whether its owner ended without a word; only to be asked when it is not working."""
+        return self.ended is None or self.buried
 
     def working(self) -> bool:
         """Whether the attempt has not ended and its owner lives, as far as can be told from here."""
@@ -67,6 +79,14 @@ class Claim:
     def silence(self) -> float:
         """Seconds since the last sign of life."""
         return _now(self.path.parent) - self.beat
+
+    def end_without_a_word(self) -> str:
+        """How an attempt that nobody works on ended, as far as can be told from here."""
+        if self.owner is not None and self.owner.alive() is False:
+            return f"its process ended without a word ({self.whose()})"
+        return (
+            f"no sign of life since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self.beat))} UTC ({self.whose()})"
+        )
 
     def whose(self) -> str:
         """The owner in words: "attempt 2, host gpu7, pid 4711"."""
@@ -96,10 +116,11 @@ class Attempt:
         following = self.path.with_name(_name(self.number + 1))
         return not self._ended.is_set() and self.path.exists() and not following.exists()
 
-    def end(self, state: EndState, reason: str = "") -> None:
+    def end(self, state: EndState, reason: str = "", *, may_pass: bool = False) -> None:
         """Stop the heartbeat and write how the attempt ended; a second call changes nothing.
 
-        Works on a full disk, too. Raises CheckError when the file can be written in no way.
+        `may_pass`: whether another attempt may fare better than this one, which failed. Works on a full disk, too.
+        Raises OSError when the file can be written in no way: the claim then stands until this process ends.
         """
         if self._ended.is_set():
             return
@@ -107,7 +128,9 @@ class Attempt:
         self._thread.join()
         if not self.path.exists():
             return  # the run was moved or removed: nothing to end, and no directory to make again
-        ended = {"state": state, "reason": reason, "time": time.time()}
+        ended: dict[str, Any] = {"state": state, "reason": reason, "time": time.time()}
+        if state == "failed":
+            ended["may_pass"] = may_pass
         try:
             write_bytes(self.path, _bytes(self._document | {"ended": ended}))
         except CheckError:
@@ -122,16 +145,17 @@ class Attempt:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            self.end("failed", f"{type(error).__name__}: {error}")
+            self.end("failed", f"{type(error).__name__}: {error}", may_pass=may_pass(error))
         else:
             self.end("stopped", type(error).__name__ if error is not None else "left before its end")
 
 
-def claim(run: RunDirectory, *, ttl: float = TTL_SECONDS) -> Attempt | None:
+def claim(run: RunDirectory, *, ttl: float = TTL_SECONDS, by: Mapping[str, str] | None = None) -> Attempt | None:
     """The next attempt at `run`, or None when another process works on it or was quicker.
 
     Look at the run's result after claiming, not before: the owner before may just have finished. `ttl` is the silence
-    in seconds after which other machines hold this attempt dead. Raises CheckError when the disk is full or refuses.
+    in seconds after which other machines hold this attempt dead. `by` is kept with the claim, for whoever may know
+    more of its owner. Raises CheckError when the disk is full or refuses.
     """
     latest = newest(run)
     if latest is not None and latest.working():
@@ -143,10 +167,29 @@ def claim(run: RunDirectory, *, ttl: float = TTL_SECONDS) -> Attempt | None:
         "owner": Process.current().document(),
         "started": time.time(),
         "ttl": ttl,
+        "by": dict(by or {}),
         "ended": None,
     }
     path = _folder(run) / _name(number)
     return Attempt(path, document) if create_bytes(path, _bytes(document)) else None
+
+
+def bury(dead: Claim, reason: str) -> None:
+    """Write an end to the claim of an owner that is known to be dead, so that the next may claim at once.
+
+    Should it live after all, it finds a newer claim, as one whose silence was too long.
+    """
+    try:
+        document = read_json(dead.path)
+        document["ended"] = document["ended"] or {
+            "state": "stopped",
+            "reason": reason,
+            "time": time.time(),
+            "buried": True,
+        }
+    except (CheckError, KeyError, TypeError):
+        return  # it is gone, or damaged: then its age decides
+    write_bytes(dead.path, _bytes(document))
 
 
 def newest(run: RunDirectory) -> Claim | None:
@@ -196,8 +239,11 @@ def _read(path: Path) -> Claim:
             beat=beat,
             ended=ended["state"] if ended is not None else None,
             reason=str(ended["reason"]) if ended is not None else "",
+            may_pass=bool(ended.get("may_pass")) if ended is not None else False,
+            buried=bool(ended.get("buried")) if ended is not None else False,
+            by={str(key): str(value) for key, value in document.get("by", {}).items()},
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return Claim(
             path=path,
             number=int(path.stem),

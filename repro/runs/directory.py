@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import socket
 import time
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,6 +50,7 @@ _RESULT: Shape = {
 _ENVIRONMENT: Shape = {"code?": dict, "slurm?": dict, "versions?": dict}
 _SCORE_AGAIN = "put the file back, or remove it and run again: the run is then scored anew from its last checkpoint"
 
+_OLD_CHECKPOINTS = ".checkpoints."
 _OWNERS_FILES = (".status.json.*", ".metrics.jsonl.*", ".result.json.*", ".environment.json.*", "hypotheses/.*")
 
 
@@ -68,6 +71,12 @@ class Status:
     pid: int = 0
     train_seconds: float = 0.0
     target_tokens_per_second: float = 0.0
+    micro_batch_tokens: int = 0
+    """Padded positions a side computed at once: fewer than configured when memory ran out; 0: not told yet."""
+    checkpoint_bytes: int = 0
+    """Size of the last checkpoint of this attempt; 0: none yet."""
+    checkpoint_seconds: float = 0.0
+    """Time that saving it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +86,18 @@ class RunDirectory:
     path: Path
 
     @staticmethod
-    def create(root: Path, config: RunConfig, data_directory: Path) -> RunDirectory:
+    def create(root: Path, config: RunConfig, data_directory: Path, *, continues: Path | None = None) -> RunDirectory:
         """The directory `root/<run id>` of `config`, made if needed; see `create_at`."""
-        return RunDirectory.create_at(root / config.run_id(), config, data_directory)
+        return RunDirectory.create_at(root / config.run_id(), config, data_directory, continues=continues)
 
     @staticmethod
-    def create_at(path: Path, config: RunConfig, data_directory: Path) -> RunDirectory:
+    def create_at(
+        path: Path, config: RunConfig, data_directory: Path, *, continues: Path | None = None
+    ) -> RunDirectory:
         """The directory `path` for `config`, made if needed. Safe when several processes do so at once.
 
         A directory that holds this run already is kept; only when its data directory is gone, the new one is noted.
+        `continues`: the directory of the same run with a shorter budget, from whose checkpoint a new one may begin.
         Raises CheckError when the directory belongs to another configuration or to something else.
         """
         run = RunDirectory(path)
@@ -99,6 +111,8 @@ class RunDirectory:
                 "config": config.resolved().document(),
                 "data_directory": str(data_directory.absolute()),
             }
+            if continues is not None:
+                document["continues"] = os.path.relpath(continues, path)
             if create_bytes(run._config_path, _json_bytes(document)):
                 return run
         run._check_same(config)
@@ -143,6 +157,11 @@ class RunDirectory:
         """Where the prepared corpus was when the run was made."""
         return Path(self._identity()["data_directory"])
 
+    def continues(self) -> Path | None:
+        """The directory of the shorter run that this one may begin from; see `repro.runs.inherit`."""
+        place = self._identity().get("continues")
+        return self.path / place if isinstance(place, str) else None
+
     # How it goes.
 
     def status(self) -> Status:
@@ -166,9 +185,7 @@ class RunDirectory:
                 seen, state="running", reason=written.reason if written.state == "running" else ""
             )
         if latest.ended is None:
-            return dataclasses.replace(
-                seen, state="stopped", reason=f"its process ended without a word ({latest.whose()})"
-            )
+            return dataclasses.replace(seen, state="stopped", reason=latest.end_without_a_word())
         if latest.ended == "done":
             return dataclasses.replace(seen, state="stopped", reason="it was done, but result.json is gone")
         return dataclasses.replace(seen, state=latest.ended, reason=latest.reason)
@@ -184,6 +201,15 @@ class RunDirectory:
             for path in self.path.glob(pattern):
                 with suppress(FileNotFoundError):
                     path.unlink()
+        for path in self.path.glob(_OLD_CHECKPOINTS + "*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def start_over(self) -> None:
+        """Forget all that was trained: the next session begins at step 0. For the owner of the newest attempt only."""
+        # Their name goes first, so that a kill leaves all of them or none; metrics are dropped to fit by the session.
+        with suppress(FileNotFoundError):
+            self.checkpoints.rename(self.path / f"{_OLD_CHECKPOINTS}{uuid.uuid4().hex[:8]}")
+        self.remove_temporaries()
 
     # Metrics.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import repro
 
-PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
+PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "safetensors")
 _JOB = (
     "SLURM_JOB_ID",
     "SLURM_JOB_NAME",

@@ -8,9 +8,10 @@ from repro.config import RunConfig
 from repro.config.paper import differs_from_paper
 from repro.data.prepare import Prepared
 from repro.models.seq2seq import count_parameters
+from repro.training.checkpoint import Saved
 from repro.training.trainer import Trainer
 
-TIMES = frozenset({"train_seconds", "seconds", "target_tokens_per_second"})
+TIMES = frozenset({"train_seconds", "seconds", "target_tokens_per_second", "checkpoint"})
 """The keys of result.json that hold times or speeds: all that may differ between two executions of a run."""
 
 
@@ -20,13 +21,14 @@ def result_document(
     trainer: Trainer,
     *,
     epochs: float,
+    saved: Saved | None,
     device: str,
     valid: dict[str, Any],
     test: dict[str, Any],
 ) -> dict[str, Any]:
     """The result of a finished run; keys as documented in the project's design, seconds without start-up.
 
-    `epochs`: how often the training text was gone through, the last time perhaps in part.
+    `epochs`: how often the training text was gone through, the last time perhaps in part. `saved`: the last checkpoint.
     """
     counters, train = trainer.counters, config.train
     return {
@@ -62,11 +64,14 @@ def result_document(
             "checkpoint": counters.seconds.checkpoint,
         },
         "target_tokens_per_second": counters.target_tokens_per_second,
+        "checkpoint": None if saved is None else {"bytes": saved.size, "seconds": saved.seconds},
         "valid": valid,
         "test": test,
         "digests": {"corpus": prepared.digest, "vocabulary": prepared.vocabulary_sha256},
         "differs_from_paper": differs_from_paper(config),
         "threads": train.threads,
+        "processes": trainer.processes,
+        "micro_batch_tokens": trainer.micro_batch_tokens,
         "device": device,
         "precision": trainer.precision,
     }

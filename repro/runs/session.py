@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
-import torch
-
-from repro.config import DecodeConfig, RunConfig
-from repro.data.batches import Sampler, collate
-from repro.data.pieces import Batch
-from repro.data.prepare import Prepared
-from repro.decoding.scores import PROTOCOLS, Protocol
-from repro.runs.attempts import Attempt
+from repro.config import DecodeConfig
+from repro.decoding import scores
+from repro.decoding.scores import PROTOCOLS
 from repro.runs.directory import MetricLine, RunDirectory, Split, Status
 from repro.runs.environment import environment
 from repro.runs.events import Interrupted, Observer, Progress, Superseded
 from repro.runs.outcome import result_document
+from repro.runs.training import Training
 from repro.training import checkpoint
 from repro.training.counters import Counters
-from repro.training.device import choose_device, device_name
+from repro.training.device import device_name
 from repro.training.evaluation import Evaluation, evaluate, greedy
+from repro.training.parallel import ALONE, Group, LostError
 from repro.training.snapshots import Snapshots
-from repro.training.trainer import Trainer, Update
+from repro.training.trainer import Update
 from repro.training.window import Window
 
 _STATUS_SECONDS = 2.0
@@ -32,37 +30,39 @@ _SAVING_SHARE = 0.02
 """Largest share of the training time that goes into checkpoints."""
 
 
+class Right(Protocol):
+    """The right to work on a run, as an `Attempt` gives it."""
+
+    number: int
+
+    def still_mine(self) -> bool:
+        """Whether nobody else took the run over."""
+
+
 class Session:
-    """One attempt at one run. `carry_out` returns when the run is done and raises why when it is not."""
+    """One attempt at one run. `carry_out` returns when the run is done and raises why when it is not.
+
+    Where several processes do the run, this is the part of rank 0, which alone writes; the others `follow`.
+    """
 
     def __init__(
         self,
         run: RunDirectory,
-        attempt: Attempt,
+        attempt: Right,
         observer: Observer,
-        stop: Callable[[], bool],
+        stop: Callable[[], bool | str],
         data_directory: Path | None,
+        group: Group = ALONE,
     ) -> None:
         self._run, self._attempt, self._observer, self._stop = run, attempt, observer, stop
-        self._config: RunConfig = run.current_config()
-        torch.set_num_threads(self._config.train.threads)
-        self._device = choose_device()
-        self._prepared = Prepared.load_same(data_directory or run.data_directory(), self._config.data.digest)
-        self._trainer = Trainer(self._config, self._prepared.vocabulary().size, self._device)
+        self._group, self._training = group, Training(run, data_directory, group)
+        self._config, self._device = self._training.config, self._training.device
+        self._prepared, self._trainer = self._training.prepared, self._training.trainer
         self._window = Window()
-        encoded = self._prepared.encoded("train")
-        self._sampler = Sampler(
-            encoded.src_lengths + 1,
-            encoded.tgt_lengths + 1,
-            batch_tokens=self._config.train.batch_tokens,
-            scale=self._config.scale,
-            seed=self._config.seed,
-            lines=encoded.lines,
-        )
         train = self._config.train
         self._snapshots = Snapshots(run.checkpoints, train.average_checkpoints, train.average_select)
         self._saved_at = 0.0
-        self._saving_seconds = 0.0
+        self._saved: checkpoint.Saved | None = None
         self._status_at = 0.0
 
     def carry_out(self) -> None:
@@ -71,17 +71,24 @@ class Session:
         self._run.write_environment(
             environment()
             | {"device": device_name(self._device), "threads": train.threads, "attempt": self._attempt.number}
+            | {"processes": self._group.size}
         )
         self._resume()
+        self._trainer.share()
         self._tell_status()
-        batches = self._batches()
-        while self._counters.progress(train) < 1.0:
+        batches = self._training.batches()
+        while self._group.decide(self._counters.progress(train) < 1.0):
+            micro_batch_tokens = self._trainer.micro_batch_tokens
             update = self._trainer.update(next(batches))
+            if self._trainer.micro_batch_tokens != micro_batch_tokens:
+                self._tell_smaller()
             self._after(update)
-            if self._stop():
+            if why := self._stop():
                 self._save()
                 self._tell_status()
-                raise Interrupted(f"asked to stop, saved at step {self._counters.step}")
+                self._group.decide(False)
+                told = why if isinstance(why, str) else "asked to stop"
+                raise Interrupted(f"{told}, saved at step {self._counters.step}")
             if self._checkpoint_due():
                 self._save()
             if time.monotonic() - self._status_at > _STATUS_SECONDS:
@@ -104,28 +111,37 @@ class Session:
             self._run.drop_metrics_after(-1)
             return
         self._trainer.restore(newest.weights, newest.optimizer, Counters.read(newest.state["counters"]))
+        # A checkpoint without it is of a version that ended a run when memory ran out.
+        self._trainer.micro_batch_tokens = newest.state.get("micro_batch_tokens", self._trainer.micro_batch_tokens)
         self._window = Window.read(newest.state["window"])
         self._run.drop_metrics_after(newest.step)
         self._saved_at = self._counters.seconds.train
-        self._note(f"goes on from step {newest.step}")
+        before, now = newest.state.get("processes", 1), self._group.size
+        others = f" with {now} processes, not {before}: equal up to rounding" if now != before else ""
+        self._note(f"goes on from step {newest.step}{others}")
 
     def _save(self) -> None:
         self._check_mine()
         self._run.sync()
         started = time.perf_counter()
-        checkpoint.save(
+        self._saved = checkpoint.save(
             self._run.checkpoints,
             self._counters.step,
             self._trainer.weights(),
             self._trainer.optimizer_tensors(),
-            {"counters": self._counters.document(), "window": self._window.document()},
+            {
+                "counters": self._counters.document(),
+                "window": self._window.document(),
+                "micro_batch_tokens": self._trainer.micro_batch_tokens,
+                "processes": self._group.size,
+            },
         )
-        self._saving_seconds = time.perf_counter() - started
-        self._counters.seconds.checkpoint += self._saving_seconds
+        self._counters.seconds.checkpoint += time.perf_counter() - started
         self._saved_at = self._counters.seconds.train
 
     def _checkpoint_due(self) -> bool:
-        wait = max(self._config.train.checkpoint_seconds, self._saving_seconds / _SAVING_SHARE)
+        saving = self._saved.seconds if self._saved is not None else 0.0
+        wait = max(self._config.train.checkpoint_seconds, saving / _SAVING_SHARE)
         return self._counters.seconds.train - self._saved_at >= wait
 
     def _check_mine(self) -> None:
@@ -133,17 +149,6 @@ class Session:
             raise Superseded
 
     # One step.
-
-    def _batches(self) -> Iterator[Batch]:
-        """Batches from where the counters stand, for ever."""
-        encoded = self._prepared.encoded("train")
-        started = time.perf_counter()
-        for epoch, index, pairs in self._sampler.batches_from(self._counters.epoch, self._counters.next_batch):
-            batch: Batch = collate(encoded, pairs)
-            self._counters.epoch, self._counters.next_batch = epoch, index + 1
-            self._counters.seconds.data += time.perf_counter() - started
-            yield batch
-            started = time.perf_counter()
 
     def _after(self, update: Update) -> None:
         """Log and evaluate where the step calls for it."""
@@ -161,8 +166,10 @@ class Session:
     def _log_training(self, update: Update) -> None:
         counters = self._counters
         loss, nll = self._window.take()
+        smaller = {"train/micro_batch_tokens": self._trainer.micro_batch_tokens} if self._trainer.cut_smaller else {}
         self._log(
-            {
+            smaller
+            | {
                 "train/loss": loss,
                 "train/perplexity": math.exp(min(nll, 700.0)),
                 "train/learning_rate": update.learning_rate,
@@ -193,9 +200,9 @@ class Session:
         self._note(told + (f", BLEU {scores['bleu']:.1f}" if decode is not None else ""))
 
     def _score(
-        self, split: Split, decode: DecodeConfig | None, protocols: Sequence[Protocol] = PROTOCOLS
+        self, split: Split, decode: DecodeConfig | None, protocols: Sequence[scores.Protocol] = PROTOCOLS
     ) -> Evaluation:
-        return evaluate(
+        found = evaluate(
             self._trainer.model,
             self._prepared,
             split,
@@ -205,6 +212,9 @@ class Session:
             seconds=self._counters.seconds,
             protocols=protocols,
         )
+        for note in found.notes:
+            self._note(note)
+        return found
 
     # The end.
 
@@ -224,7 +234,8 @@ class Session:
                 self._config,
                 self._prepared,
                 self._trainer,
-                epochs=self._epochs(),
+                epochs=self._training.epochs(),
+                saved=self._saved,
                 device=device_name(self._device),
                 valid=valid.scores,
                 test=test.scores,
@@ -232,11 +243,6 @@ class Session:
         )
         self._tell_status()
         self._note(f"done: test BLEU {test.scores['bleu']:.1f}")
-
-    def _epochs(self) -> float:
-        """How often the training text was gone through."""
-        counters = self._counters
-        return counters.epoch + counters.next_batch / len(self._sampler.epoch(counters.epoch))
 
     # Telling.
 
@@ -258,6 +264,11 @@ class Session:
     def _note(self, note: str) -> None:
         self._observer.progress(self._progress(note=note))
 
+    def _tell_smaller(self) -> None:
+        batch, micro = self._config.train.batch_tokens, self._trainer.micro_batch_tokens
+        self._note(f"out of memory: batches of {batch} positions are now computed in parts of {micro}")
+        self._tell_status()
+
     def _tell_status(self) -> None:
         counters = self._counters
         self._status_at = time.monotonic()
@@ -269,5 +280,26 @@ class Session:
                 progress=min(1.0, counters.progress(self._config.train)),
                 train_seconds=counters.train_seconds,
                 target_tokens_per_second=counters.target_tokens_per_second,
+                micro_batch_tokens=self._trainer.micro_batch_tokens,
+                checkpoint_bytes=self._saved.size if self._saved is not None else 0,
+                checkpoint_seconds=self._saved.seconds if self._saved is not None else 0.0,
             )
         )
+
+
+def lead(
+    run: RunDirectory,
+    attempt: Right,
+    observer: Observer,
+    stop: Callable[[], bool],
+    data_directory: Path | None,
+    group: Group,
+) -> None:
+    """Carry out the session of rank 0 of `group`. Raises LostError, with its reason, when another process is gone."""
+    try:
+        Session(run, attempt, observer, stop, data_directory, group).carry_out()
+    except LostError as error:
+        cause = group.failure()
+        if not cause:
+            raise
+        raise LostError(f"another process of the run failed, {cause}") from error

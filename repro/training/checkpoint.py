@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ from repro.errors import CheckError
 from repro.files import disk_error, read_json
 from repro.training.weights import WEIGHTS, average, load_weights, read_tensors, save_weights, write_tensors
 
-__all__ = ["Checkpoint", "Saved", "average", "load_newest", "load_weights", "save", "save_weights"]
+__all__ = ["Checkpoint", "Saved", "adopt", "average", "load_newest", "load_weights", "save", "save_weights", "whole"]
 
 SCHEMA = 1
 KEPT = 2
@@ -99,6 +99,32 @@ def load_newest(directory: Path, warnings: list[str]) -> Checkpoint | None:
         except CheckError as error:
             warnings.append(f"checkpoint passed over: {error}")
     return None
+
+
+def whole(directory: Path) -> Iterator[tuple[int, Path]]:
+    """Step and path of the checkpoints in `directory` that are whole, newest first. Nothing is unpickled or loaded."""
+    return ((step, path) for step, path in reversed(_all(directory)) if _is_whole(path, step))
+
+
+def adopt(path: Path, directory: Path) -> None:
+    """Copy the checkpoint `path` of another run into `directory`, whole or not at all. Raises CheckError."""
+    target = directory / path.name
+    temporary: Path | None = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=directory))
+        temporary.chmod(0o755)
+        for name in (WEIGHTS, OPTIMIZER, STATE, MANIFEST):
+            content = (path / name).read_bytes()
+            _write(temporary / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
+        _sync(temporary)
+        _put(temporary, target)
+        _sync(directory)
+    except OSError as error:
+        raise disk_error(error, target) from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _fill(

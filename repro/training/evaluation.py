@@ -13,11 +13,14 @@ import torch
 
 from repro.config import DecodeConfig, RunConfig
 from repro.data import smoke
-from repro.data.batches import Sampler, collate
+from repro.data.batches import Sampler, collate, split_batch
+from repro.data.pieces import Batch
 from repro.data.prepare import Prepared
 from repro.decoding.scores import PROTOCOLS, Protocol, bleu_by_length, score
 from repro.decoding.translate import translate_lines
+from repro.errors import CheckError
 from repro.models.seq2seq import MemoryT, Seq2Seq, StateT
+from repro.shortage import is_shortage, release
 from repro.training.counters import Seconds
 from repro.training.loss import smoothed_loss
 
@@ -31,10 +34,22 @@ class Evaluation:
 
     scores: dict[str, Any]
     hypotheses: list[str]
+    notes: list[str]
+    """What the scores do not show, in words: that memory ran out and batches were halved."""
 
 
-def perplexity(model: Seq2Seq[MemoryT, StateT], prepared: Prepared, split: str, device: torch.device) -> float:
-    """exp of the mean unsmoothed negative log-likelihood per target piece, end marks in and padding out."""
+def perplexity(
+    model: Seq2Seq[MemoryT, StateT],
+    prepared: Prepared,
+    split: str,
+    device: torch.device,
+    notes: list[str] | None = None,
+) -> float:
+    """exp of the mean unsmoothed negative log-likelihood per target piece, end marks in and padding out.
+
+    `notes` are added to where memory runs out and batches are halved.
+    """
+    rows: list[int] = []
     encoded = prepared.encoded(split)
     sampler = Sampler(
         encoded.src_lengths + 1,
@@ -49,20 +64,35 @@ def perplexity(model: Seq2Seq[MemoryT, StateT], prepared: Prepared, split: str, 
     model.eval()
     with torch.inference_mode():
         for indices in sampler.epoch(0):
-            batch = collate(encoded, indices).to(device)
-            loss = smoothed_loss(
-                model(batch.src, batch.src_mask, batch.tgt_in),
-                batch.tgt_out,
-                model.output(),
-                smoothing=0.0,
-                kind="uniform",
-                normaliser=1,
-            )
-            total += float(loss.nll)
+            batch = collate(encoded, indices)
+            total += _nll(model, batch, device, rows)
             tokens += int(batch.tgt_lengths.sum())
     model.train(was_training)
+    if rows and notes is not None:
+        notes.append(f"out of memory: perplexity of {split} was computed in batches of less than {min(rows)} sentences")
     # A far-off model's perplexity has no float; the largest one is as good a number.
     return math.exp(min(total / tokens, 700.0))
+
+
+def _nll(model: Seq2Seq[MemoryT, StateT], batch: Batch, device: torch.device, short: list[int]) -> float:
+    """The unsmoothed negative log-likelihood of `batch`; where memory runs out, that of its halves.
+
+    The number of sentences that were too many is appended to `short`.
+    """
+    try:
+        given = batch.to(device)
+        hidden = model(given.src, given.src_mask, given.tgt_in)
+        loss = smoothed_loss(hidden, given.tgt_out, model.output(), smoothing=0.0, kind="uniform", normaliser=1)
+        return float(loss.nll)
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
+    release()
+    short.append(len(batch.src))
+    if len(batch.src) == 1:
+        what = f"out of memory: a single sentence of {int(batch.tgt_lengths.max())} pieces does not fit"
+        raise CheckError(what, where="evaluation", fix="run fewer at once or take a device with more memory")
+    return sum(_nll(model, half, device, short) for half in split_batch(batch, batch.src.numel(), least=2))
 
 
 def evaluate(
@@ -81,11 +111,12 @@ def evaluate(
     The time goes to `seconds`.
     """
     started = time.perf_counter()
-    scores: dict[str, Any] = {"perplexity": perplexity(model, prepared, split, device)}
+    notes: list[str] = []
+    scores: dict[str, Any] = {"perplexity": perplexity(model, prepared, split, device, notes)}
     decoding = time.perf_counter()
     seconds.evaluate += decoding - started
     if decode is None:
-        return Evaluation(scores, [])
+        return Evaluation(scores, [], notes)
     sources, references = prepared.raw(split, "src"), prepared.raw(split, "tgt")
     translations = translate_lines(model, prepared.vocabulary(), sources, decode, device=device)
     scoring = time.perf_counter()
@@ -98,7 +129,12 @@ def evaluate(
     if config.data.corpus == "smoke":
         scores["smoke"] = smoke.analyse(sources, references, translations.lines)
     seconds.evaluate += time.perf_counter() - scoring
-    return Evaluation(scores, translations.lines)
+    if translations.batch_tokens < decode.batch_tokens:
+        scores["decode_batch_tokens"] = translations.batch_tokens
+        notes.append(
+            f"out of memory: {split} was decoded in batches of {translations.batch_tokens}, not {decode.batch_tokens}"
+        )
+    return Evaluation(scores, translations.lines, notes)
 
 
 def greedy(decode: DecodeConfig) -> DecodeConfig:

@@ -13,11 +13,15 @@ from repro.accounting.flops import Lengths, train_flops
 from repro.config import RunConfig
 from repro.data.batches import split_batch
 from repro.data.pieces import Batch
-from repro.errors import UserError
+from repro.errors import CheckError, UserError
 from repro.models.build import build_model
+from repro.models.seq2seq import count_parameters
 from repro.seeds import derive_seed
+from repro.shortage import is_shortage, release
 from repro.training.counters import Counters
+from repro.training.device import device_memory, device_name
 from repro.training.loss import smoothed_loss
+from repro.training.parallel import ALONE, Group
 from repro.training.schedule import learning_rate
 
 
@@ -45,16 +49,27 @@ class Trainer:
 
     Nothing here depends on how often, or whether, the run was stopped and resumed: the dropout masks of an update
     follow from its index, the data order from the epoch, the learning rate from the step.
+
+    The parts in which a batch is computed are numbered, and the masks follow from these numbers too. Of several
+    processes, that of rank r computes the parts r, r + size, ...: with the same parts, one process and several draw
+    the same masks and give the same update but for the order of additions. A batch that would make fewer parts than
+    there are processes is cut further, and memory that runs out makes the parts smaller for the rest of the run
+    (`micro_batch_tokens`, part of every checkpoint): other parts draw other masks, as good as the first ones. So the
+    same bits come from the same number of processes with the same memory; without dropout all splits agree up to
+    rounding.
     """
 
-    def __init__(self, config: RunConfig, vocabulary_size: int, device: torch.device) -> None:
+    def __init__(self, config: RunConfig, vocabulary_size: int, device: torch.device, group: Group = ALONE) -> None:
         self.config, self.device = config.resolved(), device
-        self.vocabulary_size = vocabulary_size
+        self.vocabulary_size, self._group = vocabulary_size, group
         self.model = build_model(
             self.config.model, vocabulary_size, derive_seed(config.scale, config.seed, "init"), device
         )
         self.counters = Counters()
         train = config.train
+        self._configured = min(train.batch_tokens, train.micro_batch_tokens or train.batch_tokens)
+        self.micro_batch_tokens = self._configured
+        """Padded positions a side that are computed at once; halved when memory runs out."""
         self._bf16 = train.precision == "bf16" or (train.precision == "auto" and device.type == "cuda")
         self._parameters = dict(self.model.named_parameters())
         self._optimizer = torch.optim.Adam(
@@ -64,6 +79,17 @@ class Trainer:
             eps=train.adam_eps,
             fused=True,
         )
+        self._flat = self._flat_gradients() if group.size > 1 else None
+
+    @property
+    def processes(self) -> int:
+        """How many processes share each batch."""
+        return self._group.size
+
+    @property
+    def cut_smaller(self) -> bool:
+        """Whether memory ran out and batches are computed in smaller parts than configured."""
+        return self.micro_batch_tokens < self._configured
 
     @property
     def precision(self) -> str:
@@ -75,21 +101,14 @@ class Trainer:
 
         The loss is divided by the target tokens of the whole batch, so micro-batches of any size give the same
         gradient. A non-finite loss or gradient leaves the parameters alone and counts as skipped. Raises
-        DivergenceError when more than `train.max_skipped_steps` were.
+        DivergenceError when more than `train.max_skipped_steps` were. Where memory runs out, the micro-batches are
+        halved and the batch is computed anew; CheckError when not even a single sentence fits.
         """
         started = time.perf_counter()
         train = self.config.train
         tokens = int(batch.tgt_lengths.sum())
         self.model.train()
-        self._optimizer.zero_grad(set_to_none=True)
-        loss = nll = 0.0
-        micros = split_batch(batch, train.micro_batch_tokens or train.batch_tokens)
-        for index, micro in enumerate(micros):
-            self.model.random.seed(
-                derive_seed(self.config.scale, self.config.seed, "dropout", self.counters.updates, index)
-            )
-            smoothed, unsmoothed = self._backward(micro, tokens)
-            loss, nll = loss + smoothed, nll + unsmoothed
+        micros, loss, nll = self._gradients(batch, tokens)
         norm = self._gradient_norm()
         applied = math.isfinite(loss) and math.isfinite(norm)
         rate = learning_rate(
@@ -108,6 +127,66 @@ class Trainer:
                 f"{self.counters.step + 1} (loss {loss}, gradient norm {norm})"
             )
         return Update(loss=loss, nll=nll, learning_rate=rate, gradient_norm=norm, target_tokens=tokens, applied=applied)
+
+    def _gradients(self, batch: Batch, tokens: int) -> tuple[list[Batch], float, float]:
+        """Give every parameter its gradient of the whole `batch`; returns the parts it took, loss and nll a token."""
+        while True:
+            micros = split_batch(batch, self.micro_batch_tokens, least=self._group.size)
+            loss, nll, short, single = self._group.sum(*self._share(micros, tokens))
+            if not short:
+                if self._flat is not None:
+                    self._group.sum_tensor(self._flat)
+                return micros, loss, nll
+            release()
+            if single:
+                raise self._too_large("a micro-batch of a single sentence")
+            largest = max(len(micro.src) * max(micro.src.shape[1], micro.tgt_out.shape[1]) for micro in micros)
+            self.micro_batch_tokens = min(self.micro_batch_tokens, largest) // 2
+
+    def _share(self, micros: list[Batch], tokens: int) -> tuple[float, float, float, float]:
+        """The gradients of this process's share of `micros`: its part of loss and nll, whether memory ran out (the
+        gradients are then cleared), and whether it did so on a single sentence.
+        """
+        self._clear_gradients()
+        loss = nll = 0.0
+        for index in range(self._group.rank, len(micros), self._group.size):
+            self.model.random.seed(
+                derive_seed(self.config.scale, self.config.seed, "dropout", self.counters.updates, index)
+            )
+            try:
+                smoothed, unsmoothed = self._backward(micros[index], tokens)
+            except (RuntimeError, MemoryError) as error:
+                if not is_shortage(error):
+                    raise
+                self._clear_gradients()
+                return 0.0, 0.0, 1.0, float(len(micros[index].src) == 1)
+            loss, nll = loss + smoothed, nll + unsmoothed
+        return loss, nll, 0.0, 0.0
+
+    def _flat_gradients(self) -> Tensor:
+        """One buffer that all gradients are views of, so that one sum over the processes does."""
+        flat = torch.zeros(count_parameters(self.model), device=self.device)
+        start = 0
+        for parameter in self._parameters.values():
+            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+        return flat
+
+    def _clear_gradients(self) -> None:
+        if self._flat is None:
+            self._optimizer.zero_grad(set_to_none=True)
+        else:
+            self._flat.zero_()
+
+    def _too_large(self, what: str) -> CheckError:
+        size = count_parameters(self.model) / 1e6
+        memory = f"{device_memory(self.device) / 2**30:.1f} GB on {device_name(self.device)}"
+        model = f"the {self.config.model.family} with {size:.1f} M parameters"
+        return CheckError(
+            f"out of memory: {what} of {model} does not fit ({memory})",
+            where=f"variant {self.config.variant}",
+            fix="run fewer at once, take a device with more memory, lower data.max_pieces or choose a smaller model",
+        )
 
     def _backward(self, micro: Batch, tokens: int) -> tuple[float, float]:
         micro = micro.to(self.device)
@@ -134,7 +213,12 @@ class Trainer:
             torch._foreach_mul_([p.grad for p in self._parameters.values() if p.grad is not None], limit / norm)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        self._optimizer.step()
+        try:
+            self._optimizer.step()
+        except (RuntimeError, MemoryError) as error:  # its first step allocates the moments
+            if not is_shortage(error):
+                raise
+            raise self._too_large("Adam's state") from error
 
     def _count(self, batch: Batch, micros: list[Batch], applied: bool) -> None:
         """Count `batch` in; its padding is that of `micros`, the parts in which it was computed."""
@@ -178,6 +262,34 @@ class Trainer:
             parts = {part: optimizer[f"{name}/{part}"] for part in ("step", "exp_avg", "exp_avg_sq")}
             self._optimizer.state[parameter] = {part: value.to(self.device).clone() for part, value in parts.items()}
         self.counters = counters
+
+    def share(self) -> None:
+        """Let every process of the group continue from the state of rank 0."""
+        if self._group.size == 1:
+            return
+        told = self._group.tell(
+            {
+                "counters": self.counters.document(),
+                "micro_batch_tokens": self.micro_batch_tokens,
+                "begun": bool(self._optimizer.state),
+            }
+        )
+        if self._group.rank:
+            self.counters = Counters.read(told["counters"])
+            self.micro_batch_tokens = told["micro_batch_tokens"]
+        if told["begun"]:
+            if self._group.rank:
+                self._optimizer.state.update({p: self._no_state(p) for p in self._parameters.values()})
+            self._group.share(list(self.weights().values()))
+            self._group.share([value for _, value in sorted(self.optimizer_tensors().items())])
+
+    def _no_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        """Adam's state of one parameter, to be filled."""
+        return {
+            "step": torch.zeros((), device=self.device),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Copy `weights` into the model. Raises KeyError when it belongs to another model."""

@@ -38,6 +38,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "pre-norm": {"norm": "pre"},
     "learned-positions": {"positions": "learned", "max_positions": 20},
     "no-positions": {"positions": "none"},
+    "concatenated-sinusoids": {"sinusoid_layout": "concatenated"},
     "one-head": {"n_heads": 1},
     "d_k-not-d_v": {"n_heads": 3, "d_k": 2, "d_v": 7},
     "unscaled-no-bias": {"scale_attention": False, "attention_bias": False},

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import torch
 
-from repro.verify import attention, counts, defaults, formulas, masks, positions, search, twin
+from repro.verify import attention, baselines, counts, defaults, formulas, masks, positions, search, twin
 from repro.verify.check import Check, Claim
 
 CLAIMS: tuple[Claim, ...] = tuple(
     claim
-    for module in (defaults, attention, positions, masks, twin, formulas, counts, search)
+    for module in (defaults, attention, positions, masks, twin, baselines, formulas, counts, search)
     for claim in module.CLAIMS
 )
 
@@ -22,6 +22,7 @@ TITLES = {
     "positions": "Positions",
     "masks": "Masks and padding",
     "torch": "Against torch.nn.Transformer",
+    "baselines": "What the baselines are built of",
     "loss": "Loss and perplexity",
     "rate": "Learning rate",
     "decoding": "Length penalty and BLEU",

@@ -1,0 +1,95 @@
+"""How far a study can be trusted, in plain words: seeds, scale, hardware, unequal budgets and what went wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from reports.formats import counted, fixed, listed
+from reports.measures import bleu_on_test, measure
+from reports.paper import Paper
+from reports.records import BASE, SEARCH, Run, Study, at
+from reports.significance import what_seeds_allow
+from reports.tables import changes_budget
+from reports.verdicts import gap_in_scale
+
+_TRANSLATES = 10.0
+"""BLEU below which a translation is of little use, and a difference of little meaning."""
+
+
+def trust(study: Study, paper: Paper) -> list[str]:
+    """Sentences on what stands behind the numbers of `study`, the gravest first."""
+    points = []
+    base = measure(study.by_variant.get(BASE, []), bleu_on_test)
+    if study.kind == SEARCH:
+        points.append("This is a search: its rows were trained on unequal budgets, not comparable at equal budget.")
+    if base.mean is not None and base.mean < _TRANSLATES:
+        points.append(
+            f"Base itself hardly translates ({fixed(base.mean, 1)} BLEU): differences between rows say little."
+        )
+    points += [_seeds(study), _scale(study, paper), _hardware(study)]
+    if any(changes_budget(variant) for variant in study.variants) and study.kind != SEARCH:
+        points.append("Rows with another budget than base are not compared at equal cost; the table marks them.")
+    if len(study.finished) < len(study.trained):
+        points.append("Rows with fewer finished seeds than planned may move when the rest is there; they are marked.")
+    return [point for point in [*points, *_mishaps(study)] if point]
+
+
+def _seeds(study: Study) -> str:
+    if not study.finished:
+        return ""
+    if len(study.seeds) == 1:
+        return f"Seeds: one a row, so a difference may be no more than the luck of that seed. {what_seeds_allow(1)}"
+    text = f"Seeds: {len(study.seeds)} a row. {what_seeds_allow(len(study.seeds))}"
+    spread = measure(study.by_variant.get(BASE, []), bleu_on_test)
+    if spread.n > 1:
+        apart = fixed(spread.spread, 1)
+        text += f" The seeds of base alone lie {apart} BLEU apart; a difference of that size means little."
+    return text
+
+
+def _scale(study: Study, paper: Paper) -> str:
+    gap = gap_in_scale(study, paper)
+    return (
+        f"Scale: {gap} Levels of BLEU and perplexity do not compare with the paper's ({paper.test}, BLEU "
+        f"{paper.bleu_protocol}; here sacreBLEU 13a and another vocabulary); only differences to base may be set side "
+        "by side, and what holds at this scale need not hold at the paper's."
+    )
+
+
+def _hardware(study: Study) -> str:
+    machines = Counter(machine(run) for run in study.finished)
+    if not machines:
+        return ""
+    told = listed([f"{name} ({counted(number, 'run')})" for name, number in machines.most_common(4)])
+    if len(machines) > 4:
+        told += f" and {len(machines) - 4} more"
+    text = f"Hardware: {told}."
+    if len(machines) > 1:
+        text += " Seconds and speeds of rows that ran on different machines do not compare."
+    return text
+
+
+def machine(run: Run) -> str:
+    """What a run was computed on, in words: host, device, threads, precision."""
+    device = str(run.value("device") or at(run.environment, "device") or "cpu")
+    if device.lower().startswith("cpu"):
+        device = str(at(run.environment, "cpu") or "CPU")
+    host = str(at(run.environment, "host") or "")
+    threads = run.number("threads")
+    parts = [device, counted(int(threads), "thread") if threads else "", str(run.value("precision") or ""), host]
+    return ", ".join(part for part in parts if part)
+
+
+def _mishaps(study: Study) -> list[str]:
+    points = []
+    if dirty := [run.id for run in study.finished if at(run.environment, "code", "dirty")]:
+        points.append(
+            f"Code: {counted(len(dirty), 'run')} of {len(study.finished)} came from code with uncommitted changes."
+        )
+    if skipped := [run.id for run in study.finished if run.number("skipped_steps")]:
+        points.append(f"{counted(len(skipped), 'run')} skipped updates with a non-finite loss; the details say which.")
+    if any(run.value("test", "warnings") for run in study.finished):
+        points.append(
+            "Some translations still hold segmentation marks, so their BLEU is too low; the details say which."
+        )
+    return points
