@@ -192,9 +192,9 @@ def _draw_bar(axes: Axes, ratio: float, effect: Measure, span: Window) -> None:
     mean = effect.mean or 0.0
     if found := ends(effect):
         axes.plot([ratio] * 2, [span.clip(end) for end in found], color=OURS, linewidth=1.2, alpha=0.6, zorder=3)
-    look = {"color": OURS, "markersize": 8, "zorder": 4, "clip_on": False}
     if not span.inside(mean):
-        axes.plot(ratio, span.clip(mean), marker="v" if mean < span.low else "^", **look)
+        marker = "v" if mean < span.low else "^"
+        axes.plot(ratio, span.clip(mean), marker=marker, color=OURS, markersize=8, zorder=4, clip_on=False)
     elif not effect.complete:
         axes.plot(ratio, mean, marker="o", color=OURS, markerfacecolor=SURFACE, markersize=6, zorder=4)
 

@@ -71,8 +71,8 @@ def _draw(speeds: Sequence[_Speed], name: str, words: tuple[str, str], width: in
     figure, (axes,) = sheet(width, 20 * len(speeds) + 70, Margins(left=left, right=64, top=10, bottom=50))
     for y, speed in enumerate(speeds):
         base = speed.variant == BASE
-        look = {"facecolor": PUBLISHED if base else OURS, "hatch": "////" if base else None, "edgecolor": SURFACE}
-        axes.barh(y, speed.mean, height=0.62, linewidth=0.0, **look)
+        colour, hatch = (PUBLISHED, "////") if base else (OURS, None)
+        axes.barh(y, speed.mean, height=0.62, linewidth=0.0, facecolor=colour, hatch=hatch, edgecolor=SURFACE)
         if speed.tokens.n > 1:
             axes.plot([min(speed.tokens.values), max(speed.tokens.values)], [y, y], color=INK, linewidth=1.4)
         end = max(speed.tokens.values)

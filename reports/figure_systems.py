@@ -141,7 +141,7 @@ def _draw_ours(axes: Axes, system: _System) -> None:
             markeredgewidth=1.4,
             zorder=3,
         )
-    axes.plot(system.counted, system.bleu, "o", color=OURS, markersize=7, zorder=4)
+    axes.plot(system.cost, system.bleu, "o", color=OURS, markersize=7, zorder=4)
 
 
 def _label(axes: Axes, systems: Sequence[_System], *, broad: bool) -> None:

@@ -227,7 +227,15 @@ def _reason(finding: Finding) -> str:
 
 
 def _what_stays_open(verdicts: Sequence[Verdict], untested: Sequence[Verdict]) -> Statement:
-    points = [_with(verdict.claim.sentence, _needed(verdict)) for verdict in verdicts]
+    waiting: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        waiting.setdefault(_needed(verdict), []).append(verdict.claim.sentence)
+    points = [
+        _with(sentences[0], reason)
+        if len(sentences) == 1
+        else f"{reason[:1].upper()}{reason[1:]}: {' '.join(sentences)}"
+        for reason, sentences in waiting.items()
+    ]
     text = ""
     if untested:
         text = f"{counted(len(untested), 'claim')} could not be tested: {_rows_lack()}."

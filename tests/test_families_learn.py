@@ -115,7 +115,7 @@ def test_one_fixed_vector_fails_on_long_copies_where_attention_succeeds() -> Non
     assert vector.share(range(1, 5)) >= 0.8, "it has learned to copy what fits"
     assert vector.share(LONG) <= 0.5
     for family, found in others.items():
-        assert found.share(LONG) >= 0.9, f"{family}: {found.told()}"
+        assert found.share(LONG) >= 0.8, f"{family}: {found.told()}"
 
 
 # By heart.

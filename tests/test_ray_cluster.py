@@ -21,7 +21,7 @@ from repro.runs import attempts
 from repro.runs.attempts import Claim
 from repro.runs.directory import RunDirectory
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROWS = ["base", "D.dropout-0", "C.ff-half", "C.ff-double"]
 
@@ -174,5 +174,7 @@ def test_a_node_with_another_version_is_refused_before_any_run(tmp_path: Path) -
     version.write_text(version.read_text().replace('__version__ = "', '__version__ = "9.'))
     with Nodes() as nodes:
         nodes.add(environment={"PYTHONPATH": f"{tmp_path}{os.pathsep}{TESTS}"})
-        line = refusal(Driver(tmp_path / "study", nodes))
+        elsewhere = tmp_path / "elsewhere"  # Ray lets workers import from where the driver was started
+        elsewhere.mkdir()
+        line = refusal(Driver(elsewhere / "study", nodes, cwd=elsewhere))
         assert re.match(r"node \S+ \(\w+\): has attention-ablations 9\.\S+, here it is \S+ \(share", line)
