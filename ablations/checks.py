@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +16,7 @@ from repro.errors import CheckError
 
 BYTES_A_PARAMETER = 4 * (3 * 3 + 1)
 """What a run leaves on disk, in fp32: weights and Adam's two moments in the two checkpoints that stay and in the one
-being written, and the final weights."""
+being written, and the final weights. Evaluations that are to be averaged come on top."""
 BYTES_A_STUDY = 16 * 2**20
 """MLflow's database and artifacts, the report, logs."""
 
@@ -35,6 +36,16 @@ def check_fits(config: RunConfig, prepared: Prepared) -> None:
                 what = f"{place}, a batch holds {config.train.batch_tokens}"
                 where = f"variant {config.variant}, train.batch_tokens"
                 raise CheckError(what, where=where, fix=f"set train.batch_tokens to {longest} or more")
+
+
+def check_averaging(config: RunConfig) -> None:
+    """Raise CheckError when a run of `config`, by its budget in steps, has fewer evaluations than it is to average."""
+    train = config.train
+    count = math.ceil(train.budget / train.evaluate_every)
+    if train.budget_unit == "steps" and train.average_checkpoints > count:
+        what = f"{train.average_checkpoints} evaluations are to be averaged, {train.budget:g} steps have {count}"
+        fix = f"lower it, or set train.evaluate_every={max(1, int(train.budget // train.average_checkpoints))} or less"
+        raise CheckError(what, where=f"variant {config.variant}, train.average_checkpoints", fix=fix)
 
 
 def check_memory(configs: Iterable[RunConfig], room: Room, prepared: Prepared) -> None:
@@ -59,7 +70,8 @@ def check_disk(study: Path, begun: Iterable[RunConfig]) -> None:
     """Raise CheckError when the disk that holds `study` has too little room for the runs that are to be `begun`."""
     needed = BYTES_A_STUDY
     for config in begun:
-        needed += BYTES_A_PARAMETER * parameters(config.model, config.data.vocabulary_size)
+        a_parameter = BYTES_A_PARAMETER + 4 * config.train.average_checkpoints
+        needed += a_parameter * parameters(config.model, config.data.vocabulary_size)
     free = shutil.disk_usage(study).free
     if free < needed:
         what = f"the disk has {_megabytes(free)} free, these runs need about {_megabytes(needed)}"

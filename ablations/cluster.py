@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ablations import nodes
-from ablations.owned import owned_directory
 from ablations.worker import Order, RunError, work
 from repro.errors import CheckError, UsageError
+from repro.runs.owned import owned_directory
+from repro.runs.processes import end_descendants
 
 RETRIES = 2
 """Further tries in a row of a run whose process died, or that failed for a reason that may pass."""
+
+STARTS = 3
+"""How often a private Ray is started before that is given up."""
 
 PRIVATE_ROOT = Path("/tmp")
 """Where a private Ray keeps its files: not TMPDIR, which batch systems make too long for the paths of sockets."""
@@ -52,6 +59,9 @@ class Resources:
 
     def __post_init__(self) -> None:
         gpus, processes = self.gpus_per_run or 0.0, self.processes_per_run
+        for name, value in {"--gpus-per-run": gpus, "--cpus-per-run": self.cpus_per_run}.items():
+            if not math.isfinite(value):
+                raise UsageError(f"{value} is no number of devices", where=name)
         if gpus > 1 and gpus != int(gpus):
             raise UsageError(f"{gpus:g} GPUs a run", where="--gpus-per-run", fix="a part of one, or whole ones")
         if processes is not None and gpus and processes != max(1, int(gpus)):
@@ -137,10 +147,23 @@ class Cluster:
             shutil.rmtree(storage, ignore_errors=True)
 
     def _start(self) -> None:
+        """Start a private Ray. It gives up its own start after 30 s, too little for a busy machine: tried again."""
+        for number in range(1, STARTS + 1):
+            try:
+                self._start_once()
+                return
+            except Exception as error:  # Ray raises plain ones, too, when a part of it does not come up in time
+                self._end()
+                if number == STARTS:
+                    fix = "free memory, /dev/shm and /tmp and run the same command again"
+                    raise CheckError(f"Ray does not start: {_last_line(error)}", fix=fix) from error
+                self._say(f"Ray does not start ({_last_line(error)}): tried again")
+
+    def _start_once(self) -> None:
         import ray
 
         self._private = owned_directory(PRIVATE_ROOT, _PREFIX)
-        try:
+        with _own_answer_to_sigterm():
             ray.init(
                 address="local",
                 num_cpus=self._resources.cpus or available_cpus(),
@@ -150,17 +173,13 @@ class Cluster:
                 logging_level=logging.ERROR,
                 _temp_dir=str(self._private),
             )
-        except Exception as error:  # Ray raises plain ones, too, when a part of it does not come up in time
-            ray.shutdown()
-            shutil.rmtree(self._private, ignore_errors=True)
-            fix = "free memory, /dev/shm and /tmp and run the same command again"
-            raise CheckError(f"Ray does not start: {_last_line(error)}", fix=fix) from error
 
     def _end(self) -> None:
         import ray
 
         ray.shutdown()
         if self._private is not None:
+            end_descendants(str(self._private))  # those of a start that failed are unknown to Ray
             shutil.rmtree(self._private, ignore_errors=True)
 
     def _join(self, address: str) -> None:
@@ -168,7 +187,8 @@ class Cluster:
 
         _check_answers(address)
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with _own_answer_to_sigterm():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise CheckError(
                 f"no Ray answers ({_last_line(error)})",
@@ -192,6 +212,17 @@ class Cluster:
 
     def _share(self) -> dict[str, float]:
         return {"cpu": max(self._resources.cpus_per_run, self.processes), "gpu": self.gpus_per_run}
+
+
+@contextmanager
+def _own_answer_to_sigterm() -> Iterator[None]:
+    """While inside, Ray may set an answer of its own to SIGTERM, to exit at once; afterwards ours holds again."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def check_room(found: Sequence[Mapping[str, Any]], share: Mapping[str, float]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ablations import reach
 from ablations.cluster import Cluster, Resources
 from ablations.corpora import prepare_for
 from ablations.progress import Teller
@@ -47,6 +48,8 @@ def conduct(
     looks = [look(run) for run in asked]
     _check(study, data, looks, resources, wants_gpu=selection.scale.gpu)
     _tell_what_is_left(study, looks, teller)
+    for line in reach.notes(selection):
+        teller.say(f"note: {line}")
     _tell_of_threads(looks, resources, teller)
     if all(found.finished for found in looks):
         outcome = Outcome(looks=tuple(looks), interrupted=False)
@@ -96,13 +99,15 @@ def _check(study: Study, data: Data, looks: Sequence[Look], resources: Resources
     """Raise CheckError when a run that is to be done cannot be."""
     missing = [found for found in looks if not found.finished]
     if missing:
-        from ablations.checks import check_disk, check_fits, check_memory
+        from ablations.checks import check_averaging, check_disk, check_fits, check_memory
         from ablations.room import Room
         from repro.data.prepared import Prepared
 
         prepared = Prepared.load_same(data.directory, data.digest)
         for found in missing:
-            check_fits(found.run.directory.current_config(), prepared)
+            config = found.run.directory.current_config()
+            check_averaging(config)
+            check_fits(config, prepared)
         room = Room.of_sweep(resources, wants_gpu=wants_gpu, runs=len({found.run.path for found in missing}))
         if room is not None:
             check_memory([found.run.directory.config() for found in missing], room, prepared)
@@ -179,7 +184,9 @@ def _track_again(study: Study, teller: Teller) -> None:
 
 
 def _write_report(study: Study, teller: Teller) -> None:
-    """Write the report unless it is newer than everything that it tells of."""
+    """Write the report unless it is newer than everything that it tells of; a search has none."""
+    if study.searched:
+        return
     page = study.path / REPORT
     records = [study.path / PLAN, *(run.path / name for run in study.runs for name in ("result.json", "status.json"))]
     newest = max(record.stat().st_mtime for record in records if record.exists())

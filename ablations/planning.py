@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ablations import reach
 from ablations.scales import Scale, TextStatistics
 from ablations.selection import Row, Selection
 from repro.accounting.capacity import host_memory
@@ -199,6 +200,8 @@ class Plan:
     costs: tuple[Cost, ...]
     text: Text
     device: Device
+    without_effect: tuple[str, ...] = ()
+    """A line for each set of rows that settings do not reach."""
 
     @property
     def trained(self) -> list[Cost]:
@@ -213,6 +216,7 @@ class Plan:
         if self.selection.settings:
             whose = f"profile {self.selection.profile}: " if self.selection.profile else ""
             notes.append(f"{whose}the scale's base is changed by {', '.join(self.selection.settings)}")
+        notes.extend(self.without_effect)
         corpus = self.selection.base.data.corpus
         if self.text.estimated:
             known = scale.base.data
@@ -285,7 +289,14 @@ def plan(selection: Selection, seeds: int, *, prepared: Prepared | None, device:
             texts[tokens] = Text.prepared(prepared, row.config) if prepared else Text.declared(statistics, tokens)
         costs.append(cost_of(row, size, texts[tokens], device))
     text = next(iter(texts.values()))
-    return Plan(selection=selection, seeds=seeds, costs=tuple(costs), text=text, device=device)
+    return Plan(
+        selection=selection,
+        seeds=seeds,
+        costs=tuple(costs),
+        text=text,
+        device=device,
+        without_effect=tuple(reach.notes(selection)),
+    )
 
 
 def _entry(cost: Cost) -> dict[str, Any]:

@@ -126,6 +126,8 @@ def read_space(path: Path) -> Space:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
         raise UsageError(f"not YAML ({error.problem})", where=f"{path}:{line}") from error
+    except (yaml.YAMLError, RecursionError) as error:  # a character that is none of a text, or brackets without end
+        raise UsageError(f"not YAML ({str(error).splitlines()[0]})", where=str(path)) from error
     reader = _Reader(path)
     parts = reader.mapping(root, "the file", _PARTS, "write `space:`, `objective:` and `rungs:`")
     for name in _PARTS[:3]:
@@ -163,6 +165,8 @@ class _Reader:
             raise self.error(f"{name} holds no keys", node, fix)
         found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self.error(f"a key of {name} is no word", key, fix)
             if str(key.value) in found:
                 raise self.error(f"{key.value!r} stands twice in {name}", key)
             if known is not None and key.value not in known:
@@ -174,6 +178,8 @@ class _Reader:
         loader = yaml.SafeLoader("")
         try:
             return loader.construct_document(node)
+        except (yaml.YAMLError, ValueError) as error:  # a tag that is not YAML's own, a date that is none
+            raise self.error("a value that is no number, text or list", node) from error
         finally:
             loader.dispose()
 
@@ -204,6 +210,10 @@ class _Reader:
         values = self.value(listed)
         if not isinstance(values, list) or not values:
             raise self.error(f"{name}: {kind} needs a list", key, example)
+        try:
+            json.dumps(values, allow_nan=False)
+        except (TypeError, ValueError) as error:  # a date, infinity
+            raise self.error(f"{name}: {kind} holds what is no number and no text", key, example) from error
         if kind != "choice":
             values = [_number(value) for value in values]
             self._check_bounds(name, kind, values, key)
@@ -234,6 +244,7 @@ def selection_of(
 
     Raises UsageError, naming key and line, when the base does not have a key or a drawn value cannot be.
     """
+    _check_settings(space, settings)
     budget = [f"train.budget={space.budget}"] if space.budget is not None else []
     place, texts, base = choose_base(SEARCH, scale, [*settings, *budget], profile)
     _check_rhythm(space, base)
@@ -280,6 +291,18 @@ def _check_sample(space: Space, base: RunConfig, settings: Sequence[str], number
         except UsageError as error:
             where = f"{space.path}:{domain.line}"
             raise UsageError(f"{domain.key}, sample {number}: {error.what}", where=where, fix=error.fix) from error
+
+
+def _check_settings(space: Space, settings: Sequence[str]) -> None:
+    """Raise UsageError when one of `settings` is of a key that the file decides: it would have no effect."""
+    decided = {domain.key: domain.line for domain in space.domains}
+    for key in (text.partition("=")[0].strip() for text in settings):
+        if key in decided:
+            fix = f"every sample has its own from {space.path}:{decided[key]}: leave one of the two out"
+            raise UsageError(f"{key} is set and searched", where="--set", fix=fix)
+        if key == "train.budget" and space.budget is not None:
+            fix = f"{space.path} has `budget: {space.budget}`: leave one of the two out"
+            raise UsageError("the budget is set twice", where="--set", fix=fix)
 
 
 def _check_rhythm(space: Space, base: RunConfig) -> None:

@@ -67,7 +67,7 @@ def look(run: StudyRun) -> Look:
         status = run.directory.status()
         result = run.directory.result() if status.state == "done" else None
         silence = _silence(run) if status.state in ("running", "stopped") else 0.0
-    except CheckError as error:
+    except (CheckError, OSError) as error:  # a network file system may fail for a moment: then it is looked at again
         return Look(run=run, status=Status(state="failed", reason=str(error)), bleu=None)
     result = result or {}
     seconds = [float(value) for value in result.get("seconds", {}).values() if isinstance(value, int | float)]

@@ -222,7 +222,7 @@ def open_study(path: Path, selection: Selection, seeds: Iterable[int], data: Dat
     trained = {run.path: run.variant for run in reversed(study.runs)}
     for run in asked:
         config = dataclasses.replace(wanted[run.id], variant=trained[run.path])
-        new = run.replaces is not None and not run.path.exists()
+        new = run.replaces is not None and not run.directory.made
         shorter = growth.shorter_run(study.document, path, config) if new else None
         RunDirectory.create(path / RUNS, config, data.directory, continues=shorter)
     return study, asked

@@ -13,12 +13,12 @@ from types import FrameType
 
 from ablations.cluster import Cluster, Resources
 from ablations.nodes import Shared
-from ablations.owned import OWNER, owned_directory
 from ablations.progress import Teller, watching
 from ablations.status import Look, look
 from ablations.study import Study, StudyRun
 from ablations.worker import EXECUTE, Order
 from repro.runs.execute import AfterDeath
+from repro.runs.owned import OWNER, owned_directory
 from repro.runs.processes import Process
 
 _PREFIX = ".sweep-"
@@ -72,7 +72,7 @@ def sweep(
     Run directories are the truth: what to do is read from them before and what came of it afterwards. Where nothing is
     missing Ray is not even imported. SIGINT and SIGTERM let all runs save and stop; a second one ends at once.
     """
-    runs = list({run.path: run for run in asked}.values())
+    runs = each_once(asked)
     tried: set[Path] = set()
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(study.path))
@@ -111,6 +111,15 @@ def sweep(
             else:
                 break
     return Outcome(looks=tuple(look(run) for run in asked), interrupted=stop.asked.is_set())
+
+
+def each_once(asked: Sequence[StudyRun]) -> list[StudyRun]:
+    """The runs of `asked`, one a directory: of several that come to one, that whose name it bears if it is there."""
+    found: dict[Path, StudyRun] = {}
+    for run in asked:
+        if run.path not in found or run.same_as is None:
+            found[run.path] = run
+    return list(found.values())
 
 
 def _carry_out(todo: Sequence[Look], cluster: Cluster, order: Order, carry: Carry, teller: Teller) -> set[Path]:

@@ -9,27 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reports.formats import duration, fixed, scientific
 from reports.measures import Measure, difference, measure
-from reports.records import BASE, Run, Study
+from reports.records import BASE, BudgetAxis, Run, Study
 
-BudgetAxis = Literal["steps", "tokens", "flops", "seconds"]
 AXES: tuple[BudgetAxis, ...] = ("steps", "tokens", "flops", "seconds")
 
 CURVES = ("valid/bleu", "valid/perplexity")
 """The metrics that curves are read of."""
-
-_LOGGED: dict[BudgetAxis, tuple[str, str]] = {
-    "tokens": ("train/target_tokens", "target_tokens"),
-    "flops": ("train/flops", "train_flops"),
-    "seconds": ("time/train_seconds", "train_seconds"),
-}
-"""How an axis is called in the metrics, and its total in the result."""
 
 _EQUAL = 1e-9
 """Relative difference of amounts that is rounding."""
@@ -124,33 +115,19 @@ def difference_at(runs: Sequence[Run], base: Sequence[Run], metric: str, budget:
     return difference(runs, base, partial(value_at, metric=metric, budget=budget))
 
 
-def spent(run: Run, axis: BudgetAxis) -> float | None:
-    """What a finished run spent in all on `axis`."""
-    return run.number("steps") if axis == "steps" else run.number(_LOGGED[axis][1])
-
-
 def series(run: Run, metric: str, axis: BudgetAxis) -> tuple[Floats, Floats] | None:
     """The curve of `metric` over `axis`: amounts by rising order, and values; None where it cannot be drawn.
 
     What was spent at an evaluation is read between the two nearest times that training was logged, and never beyond
     the last of them.
     """
-    points = run.points.get(metric, [])
-    if not points:
+    points = [point for point in run.points.get(metric, []) if point[0] > 0 or axis == "steps"]
+    amounts = run.spent(axis, [step for step, _ in points]) if points else []
+    known = [(amount, value) for amount, (_, value) in zip(amounts, points, strict=True) if amount is not None]
+    if not known:
         return None
-    steps, values = np.array(points, dtype=float).T
-    if axis == "steps":
-        return steps, values
-    logged, total = _LOGGED[axis]
-    known = {0: 0.0, **dict(run.points.get(logged, []))}
-    whole, last = run.number(total), run.number("steps")
-    if whole is not None and last is not None:
-        known[int(last)] = whole
-    at_steps, amounts = np.array(sorted(known.items())).T
-    inside = (steps <= at_steps[-1]) & (steps > 0)
-    if not inside.any():
-        return None
-    return np.interp(steps[inside], at_steps, amounts), values[inside]
+    x, y = np.array(known, dtype=float).T
+    return x, y
 
 
 def _any_series(run: Run, axis: BudgetAxis) -> tuple[Floats, Floats] | None:

@@ -10,8 +10,9 @@ from typing import Any, Literal, cast, get_args
 
 import yaml
 
-from reports.budgets import AXES, BudgetAxis
+from reports.budgets import AXES
 from reports.paper import load_paper
+from reports.records import BudgetAxis
 from repro.errors import CheckError
 
 Kind = Literal["difference", "equivalence", "interaction", "order", "trend"]

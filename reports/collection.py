@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reports.records import BASE, SEARCH, STATES, Run, Study, Variant, load_study
+from reports.comparable import check_no_search
+from reports.records import BASE, STATES, Run, Study, Variant, load_study
 from repro.files import digest_of
 
 _LABELS = {"variant", "table", "scale", "seed"}
@@ -23,7 +24,8 @@ def load_studies(paths: Sequence[Path]) -> list[Study]:
 
     One experiment: the same scale, configuration of base and corpus digest, and no row or run that the two plan
     differently. The merged study has every row once, in the tables' order, and every run once; equal hash is equal run,
-    and of two copies the one that came further is read. Raises CheckError where there is no study.
+    and of two copies the one that came further is read. Raises CheckError where there is no study,
+    UsageError for a search.
     """
     merged: list[Study] = []
     seen: set[Path] = set()
@@ -32,6 +34,7 @@ def load_studies(paths: Sequence[Path]) -> list[Study]:
             continue
         seen.add(path.resolve())
         study = load_study(path)
+        check_no_search(study)
         for index, other in enumerate(merged):
             if _is_one(other, study):
                 merged[index] = _merged(other, study)
@@ -43,7 +46,7 @@ def load_studies(paths: Sequence[Path]) -> list[Study]:
 
 def _is_one(first: Study, second: Study) -> bool:
     """Whether the two are parts of one experiment."""
-    if SEARCH in (first.kind, second.kind) or _experiment(first) != _experiment(second):
+    if _experiment(first) != _experiment(second):
         return False
     changes = {variant.id: dict(variant.changes) for variant in first.variants}
     hashes = {(run.variant, run.seed): run.hash for run in first.runs}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from reports.records import Run, Study
-from repro.errors import CheckError
+from reports.records import SEARCH, Run, Study
+from repro.errors import CheckError, UsageError
 
 _MUST_AGREE = {
     "BLEU signatures of the test side": ("test", "signatures", "bleu"),
@@ -16,6 +16,16 @@ _MUST_AGREE = {
     "corpora": ("digests", "corpus"),
 }
 """What every finished run of a table must have in common, and where its result tells it."""
+
+
+def check_no_search(study: Study) -> None:
+    """Raise UsageError for a search: its rows were trained on unequal budgets, so that no table can compare them."""
+    if study.kind == SEARCH:
+        raise UsageError(
+            "a search: its rows were trained on unequal budgets and are not comparable at equal budget",
+            where=str(study.path),
+            fix="see ablate status, which ranks them by what was seen",
+        )
 
 
 def check_comparable(study: Study, *, mixed: bool = False) -> None:

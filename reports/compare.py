@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reports.comparable import agreed, check_runs_comparable
-from reports.formats import plain
+from reports.comparable import agreed, check_no_search, check_runs_comparable
+from reports.formats import DASH, plain
+from reports.lengths import By, Span, bleu_of, length_groups, measured_by
 from reports.measures import Measure, Quantity, bleu_on_test, difference, measure, train_flops, valid_perplexity
 from reports.records import BASE, Run, Study, Variant, load_study
-from reports.significance import RowTests, reference_of, table_tests
-from repro.data.text import read_lines
+from reports.significance import RowTests, table_tests
+from reports.texts import lines_of_test
 from repro.errors import CheckError, UsageError
-from repro.files import read_json
 from repro.runs.directory import RunDirectory
 
 SCHEMA = 1
@@ -57,16 +57,9 @@ class Score:
 class Length:
     """BLEU of both rows on the sentences of one length."""
 
-    low: int
-    high: int | None
-    """Words of the reference, both inside; None: no upper end."""
+    span: Span
     sentences: int
     bleu: Score
-
-    @property
-    def words(self) -> str:
-        """The lengths in words: "11 to 20", "51 and more"."""
-        return f"{self.low} and more" if self.high is None else f"{self.low} to {self.high}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +94,8 @@ class Comparison:
     scores: tuple[Score, ...]
     tests: RowTests
     """Of the second against the first."""
+    by: By | None
+    """Whose length `lengths` are: the sources', or the references' in results of earlier versions."""
     lengths: tuple[Length, ...]
     seed: int | None
     """Of the pair of runs whose sentences are shown; None where none are."""
@@ -126,13 +121,15 @@ def compare(first: str, second: str, studies: Mapping[str, Path]) -> Comparison:
     )
     both = _as_study(one, other)
     seed, sentences = _sentences(both)
+    by = measured_by([*one.runs, *other.runs])
     return Comparison(
         first=one,
         second=other,
         settings=_settings(one, other),
         scores=tuple(_scores(one.runs, other.runs)),
         tests=table_tests(both)[_SECOND],
-        lengths=tuple(_lengths(one.runs, other.runs)),
+        by=by,
+        lengths=tuple(_lengths(one.runs, other.runs, by)),
         seed=seed,
         sentences=tuple(sentences),
         signature=agreed(both, "test", "signatures", "bleu"),
@@ -163,7 +160,8 @@ def document(of: Comparison) -> dict[str, Any]:
             for name, test in (("seeds", of.tests.seeds), ("test_set", of.tests.test_set))
         },
         "by_length": [
-            {"from": part.low, "to": part.high, "sentences": part.sentences} | _score_document(part.bleu)
+            {"by": of.by, "from": part.span.low, "to": part.span.high, "sentences": part.sentences}
+            | _score_document(part.bleu)
             for part in of.lengths
         ],
         "seed": of.seed,
@@ -183,6 +181,7 @@ def document(of: Comparison) -> dict[str, Any]:
 def _side(name: str, studies: Mapping[str, Path]) -> Side:
     place, id = split_name(name)
     study = load_study(studies[place])
+    check_no_search(study)
     known = {variant.id: variant for variant in study.variants}
     if id not in known:
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
@@ -212,7 +211,7 @@ _NONE = object()
 
 
 def _shown(settings: Mapping[str, Any], key: str) -> str:
-    return plain(settings[key]) if key in settings else "–"
+    return plain(settings[key]) if key in settings else DASH
 
 
 def _scores(first: Sequence[Run], second: Sequence[Run]) -> list[Score]:
@@ -237,49 +236,27 @@ def _scores(first: Sequence[Run], second: Sequence[Run]) -> list[Score]:
     ]
 
 
-def _lengths(first: Sequence[Run], second: Sequence[Run]) -> list[Length]:
-    groups: dict[tuple[int, int | None], int] = {}
-    for run in (*first, *second):
-        for group in _groups(run):
-            groups.setdefault((group["from"], group["to"]), int(group["sentences"]))
+def _lengths(first: Sequence[Run], second: Sequence[Run], by: By | None) -> list[Length]:
+    sentences = {group.span: group.sentences for run in (*first, *second) for group in length_groups(run, by)}
     found = []
-    for (low, high), sentences in sorted(groups.items(), key=lambda item: item[0][0]):
-        quantity = _bleu_of_length(low, high)
-        one, other = measure(first, quantity), measure(second, quantity)
+    for span in sorted(sentences, key=lambda span: span.low):
+        quantity = bleu_of(span, by)
         bleu = Score(
             key="bleu",
             title="BLEU",
             unit="13a",
             digits=1,
-            first=one,
-            second=other,
+            first=measure(first, quantity),
+            second=measure(second, quantity),
             difference=difference(second, first, quantity),
         )
-        found.append(Length(low=low, high=high, sentences=sentences, bleu=bleu))
+        found.append(Length(span=span, sentences=sentences[span], bleu=bleu))
     return found
-
-
-def _groups(run: Run) -> list[Mapping[str, Any]]:
-    groups = run.value("test", "bleu_by_length")
-    if not run.done or not isinstance(groups, list):
-        return []
-    return [
-        group for group in groups if isinstance(group, Mapping) and {"from", "to", "sentences", "bleu"} <= set(group)
-    ]
-
-
-def _bleu_of_length(low: int, high: int | None) -> Quantity:
-    def quantity(run: Run) -> float | None:
-        found = (group["bleu"] for group in _groups(run) if (group["from"], group["to"]) == (low, high))
-        value = next(found, None)
-        return float(value) if isinstance(value, int | float) else None
-
-    return quantity
 
 
 def _sentences(both: Study) -> tuple[int | None, list[Sentence]]:
     """The seed and the sentences that differ most, where translations and corpus are at hand."""
-    sides, text = both.by_variant, _test_text(both)
+    sides, text = both.by_variant, lines_of_test(both)
     pairs = [(one, other) for one in sides[BASE] for other in sides[_SECOND] if one.seed == other.seed]
     if text is None:
         return None, []
@@ -288,16 +265,6 @@ def _sentences(both: Study) -> tuple[int | None, list[Sentence]]:
         if all(found is not None and len(found) == len(text[0]) for found in lines):
             return one.seed, _most_different(text, lines[0] or [], lines[1] or [])
     return None, []
-
-
-def _test_text(study: Study) -> tuple[list[str], list[str]] | None:
-    """Sources and references of the test side; None unless those that the runs were scored on are at hand."""
-    reference = reference_of(study)
-    if reference is None:
-        return None
-    language = read_json(reference.parent.parent / "manifest.json")["languages"][0]
-    sources, references = read_lines(reference.with_name(f"test.{language}")), read_lines(reference)
-    return (sources, references) if len(sources) == len(references) else None
 
 
 def _most_different(text: tuple[list[str], list[str]], first: list[str], second: list[str]) -> list[Sentence]:

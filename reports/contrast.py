@@ -32,8 +32,7 @@ def show(of: Comparison, console: Console) -> None:
     if of.settings:
         console.print(_grid(["setting", "first", "second"], of.settings, left=3))
     if of.lengths:
-        lines = [[f"{part.words} words", fixed(part.sentences, 0), *_triple(part.bleu)] for part in of.lengths]
-        console.print(_grid(["reference", "sentences", "BLEU, first", "second", "second minus first"], lines, left=1))
+        console.print(_grid(length_headings(of), length_lines(of), left=1))
     for number, sentence in enumerate(of.sentences):
         if number == 0:
             console.print(Text(sentences_title(of), style="bold"))
@@ -59,7 +58,8 @@ def page(of: Comparison) -> str:
         heading=heading(of),
         scores=score_lines(of.scores),
         tests=test_lines(of),
-        lengths=[[f"{part.words} words", fixed(part.sentences, 0), *_triple(part.bleu)] for part in of.lengths],
+        length_headings=length_headings(of),
+        lengths=length_lines(of),
         sentences_title=sentences_title(of),
     )
 
@@ -73,6 +73,16 @@ def heading(of: Comparison) -> str:
 def score_lines(scores: Sequence[Score]) -> list[list[str]]:
     """A line a quantity: name with unit, first, second, second minus first."""
     return [[score.title + (f" ({score.unit})" if score.unit else ""), *_triple(score)] for score in scores]
+
+
+def length_headings(of: Comparison) -> list[str]:
+    """The headings of `length_lines`."""
+    return [f"words of the {of.by or 'source'}", "sentences", "BLEU, first", "BLEU, second", "second minus first"]
+
+
+def length_lines(of: Comparison) -> list[list[str]]:
+    """A line a length: its words, sentences, BLEU of the first and of the second, second minus first."""
+    return [[part.span.words, fixed(part.sentences, 0), *_triple(part.bleu)] for part in of.lengths]
 
 
 def test_lines(of: Comparison) -> list[str]:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
-from reports.budgets import common_budget, spent, value_at
+from reports.budgets import common_budget, value_at
 from reports.claims import Claim, Part
 from reports.formats import fixed, listed, scientific, share
+from reports.lengths import fall_of, measured_by
 from reports.measures import (
     Measure,
     Quantity,
     bleu_on_test,
     contrast,
-    fall_with_length,
     log_log,
     log_loss,
     measure,
@@ -28,12 +28,6 @@ _BUDGET = ("train.budget", "train.budget_unit", "train.batch_tokens")
 
 CLOSE = 0.05
 """Share by which rows may differ in FLOPs or parameters and still pass for equal, as rows are sized to within it."""
-
-_AT_THE_END: Mapping[str, Quantity] = {
-    "bleu": bleu_on_test,
-    "perplexity": log_loss,
-    "length": fall_with_length,
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +56,7 @@ def evidence(claim: Claim, part: Part, study: Study) -> Evidence:
     named = {row: _named(row, claim, study) for row in part.contrast}
     absent = [row for row, name in named.items() if not name]
     if absent:
-        return _refused(named, f"the study has no row {listed(absent)}")
+        return _refused(named, f"the study lacks {listed(absent)}")
     rows = {name: study.by_variant[name] for name in named.values()}
     if reason := _one_and_the_same(rows) or (_unequal_size(rows) if claim.match == "parameters" else ""):
         return _refused(named, reason)
@@ -126,15 +120,15 @@ def _at_equal_budgets(
     claim: Claim, part: Part, rows: Mapping[str, Sequence[Run]]
 ) -> tuple[Quantity | None, Quantity, str]:
     """What to measure, BLEU there, and the budget in words; or nothing, and why not."""
-    side = "validation" if part.metric == "perplexity" else "test"
+    quantity, scored = _at_the_end(part, rows)
     if told := _alike(claim, rows):
-        return _AT_THE_END[part.metric], bleu_on_test, f"{told}, scored at the end on the {side} side"
+        return quantity, bleu_on_test, f"{told}, scored at the end on {scored}"
     if part.metric == "length":
         return None, bleu_on_test, "the rows spent unequal budgets, and BLEU by length is known at the end only"
     shared = common_budget(list(rows.values()), claim.budget)
     if shared is None:
         if not all(any(run.done for run in runs) for runs in rows.values()):
-            return _AT_THE_END[part.metric], bleu_on_test, ""  # no value either: the runs' states will tell
+            return quantity, bleu_on_test, ""  # no value either: the runs' states will tell
         return None, bleu_on_test, f"the rows spent unequal budgets, and no curves meet at equal {_unit(claim.budget)}"
     bleu = partial(value_at, metric="valid/bleu", budget=shared)
     perplexity = partial(value_at, metric="valid/perplexity", budget=shared)
@@ -146,6 +140,14 @@ def _at_equal_budgets(
     return (loss if part.metric == "perplexity" else bleu), bleu, words
 
 
+def _at_the_end(part: Part, rows: Mapping[str, Sequence[Run]]) -> tuple[Quantity, str]:
+    """The part's metric of a trained model, and what it is taken on, in words."""
+    if part.metric == "length":
+        by = measured_by(run for runs in rows.values() for run in runs)
+        return fall_of(by), f"the test side by the length of its {by or 'source'}s"
+    return (log_loss, "the validation side") if part.metric == "perplexity" else (bleu_on_test, "the test side")
+
+
 def _alike(claim: Claim, rows: Mapping[str, Sequence[Run]]) -> str:
     """The budget in words when the whole trainings are comparable; empty when they are not."""
     if claim.budget == "steps":
@@ -155,7 +157,7 @@ def _alike(claim: Claim, rows: Mapping[str, Sequence[Run]]) -> str:
         if len(budgets) > 1 or amount is None:
             return ""
         return f"{fixed(amount, 0) if amount < 1e7 else scientific(amount)} {_unit(str(unit))} each"
-    totals = [measure(runs, partial(spent, axis=claim.budget)).mean for runs in rows.values()]
+    totals = [measure(runs, lambda run: run.total(claim.budget)).mean for runs in rows.values()]
     known = [total for total in totals if total]
     if len(known) < len(totals) or max(known) > (1 + CLOSE) * min(known):
         return ""

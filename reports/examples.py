@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reports.comparable import agreed
 from reports.measures import bleu_on_test, measure
 from reports.records import BASE, Run, Study
-from repro.data.text import read_lines
+from reports.texts import lines_of_test
 from repro.errors import CheckError
-from repro.files import digest_of_file, read_json
 from repro.runs.directory import RunDirectory
 
 _SHOWN = 6
@@ -30,7 +28,7 @@ class Example:
 def examples(study: Study) -> list[Example]:
     """Evenly spaced sentences of the test side, not chosen by how well they came out; none without the corpus."""
     lowest, base = _lowest(study), _first_done(study, BASE)
-    sides = _raw_test(study)
+    sides = lines_of_test(study)
     if base is None or sides is None:
         return []
     sources, references = sides
@@ -70,17 +68,3 @@ def _hypotheses(run: Run) -> list[str] | None:
         return RunDirectory(run.path).hypotheses("test")
     except (CheckError, UnicodeDecodeError):
         return None
-
-
-def _raw_test(study: Study) -> tuple[list[str], list[str]] | None:
-    """The untouched lines of the test side; None unless they are at hand and are those that the runs were scored on."""
-    folder = study.path / str(study.data.get("directory", ""))  # an absolute directory stays as it is
-    try:
-        # The prepared corpus's own reader needs torch, which a report does without.
-        languages = read_json(folder / "manifest.json")["languages"]
-        files = [folder / "raw" / f"test.{language}" for language in languages]
-        src, tgt = (read_lines(file) for file in files)
-    except (CheckError, KeyError, TypeError, ValueError):
-        return None
-    scored_on = agreed(study, "test", "reference_sha256")
-    return (src, tgt) if len(src) == len(tgt) and digest_of_file(files[1]) == scored_on else None

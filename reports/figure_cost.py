@@ -10,19 +10,20 @@ from typing import Any
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from reports.drawing import FONT_SIZE, MUTED, SERIES, SURFACE, Drawing, Margins, drawing, printable, sheet, style
+from reports.drawing import FONT_SIZE, SERIES, SURFACE, Drawing, Margins, drawing, printable, sheet, style
 from reports.figure_parts import (
     OURS,
     PUBLISHED,
     Picture,
     Window,
-    between,
     log_axis,
+    pixels,
     plain_ticks,
     window,
+    write_labels,
 )
 from reports.formats import fixed, listed, scientific
-from reports.labels import place
+from reports.labels import Box
 from reports.measures import Measure, bleu_on_test, measure, train_flops
 from reports.records import BASE, Study
 
@@ -51,7 +52,7 @@ def points_of(study: Study) -> list[Point]:
     points = []
     for variant in study.variants:
         runs = study.by_variant[variant.id]
-        if all(run.same_as is not None for run in runs):
+        if study.repeats(variant.id):
             continue
         flops, bleu = measure(runs, train_flops), measure(runs, bleu_on_test)
         if flops.mean and bleu.values:
@@ -80,7 +81,9 @@ def cost_picture(study: Study) -> Picture | None:
         "out; logarithmic axis). One point is the mean of one row over its seeds; the square is base. Hollow points "
         "have fewer seeds than planned. "
     )
-    if len(points) > 1:
+    if len(points) > len(best) == 1:
+        caption += f"No row is as cheap or as good as {best[0].variant}, which is the whole Pareto front. "
+    elif len(best) > 1:
         caption += (
             "The stepped line is the Pareto front: no row was both cheaper and better than those on it. It is drawn "
             "through means, so neighbours may change places by chance. "
@@ -116,9 +119,10 @@ def _draw(
     axes.set_xlabel("training FLOPs a run (our count)")
     axes.set_ylabel("BLEU, test")
     _draw_front(axes, best, high * 1.5, span)
-    for point in points:
-        _draw_point(axes, point, span)
-    sns.despine(ax=axes)
+    for base in (False, True):
+        for complete in (False, True):
+            alike = [p for p in points if (p.variant == BASE) == base and p.bleu.complete == complete]
+            _draw_points(axes, alike, span, base=base, complete=complete)
     _label(axes, points, best, _stretches(axes, best, high * 1.5, span), span)
     return drawing(figure, name, *words)
 
@@ -133,15 +137,12 @@ def _draw_front(axes: Axes, best: Sequence[Point], right: float, span: Window) -
     axes.annotate("Pareto front", (right, y[-1]), xytext=(-2, -4), textcoords="offset points", **look)
 
 
-Box = tuple[float, float, float, float]
-
-
 def _stretches(axes: Axes, best: Sequence[Point], right: float, span: Window) -> list[Box]:
     """The stretches of the front, in pixels: labels keep off them."""
     if len(best) < 2:
         return []
-    corners = [_pixels(axes, point.flops, span.clip(point.mean)) for point in best]
-    corners.append((_pixels(axes, right, span.low)[0], corners[-1][1]))
+    corners = [pixels(axes, point.flops, span.clip(point.mean)) for point in best]
+    corners.append((pixels(axes, right, span.low)[0], corners[-1][1]))
     level = [(x, y - 1.5, after, y + 1.5) for (x, y), (after, _) in pairwise(corners)]
     return level + [(x - 1.5, y, x + 1.5, above) for (_, y), (x, above) in pairwise(corners)]
 
@@ -152,51 +153,29 @@ def _label(axes: Axes, points: Sequence[Point], best: Sequence[Point], obstacles
         key=lambda point: (point.variant != BASE, span.inside(point.mean), point not in best, -point.mean),
     )
     most = _MOST_LABELS if len(points) <= _MOST_LABELS else _FEW_LABELS
-    places = [_pixels(axes, point.flops, span.clip(point.mean)) for point in important]
     texts = [
         printable(point.variant if span.inside(point.mean) else f"{point.variant}  {fixed(point.mean, 1)}")
         for point in important[:most]
     ]
-    box = axes.get_window_extent()
-    frame = (box.x0, box.y0 + 2, box.x1, box.y1)
-    for text in place(places, texts, size=FONT_SIZE - 1, frame=frame, obstacles=obstacles):
-        if text.apart:
-            half = text.height / 2
-            end = (
-                between(text.point[0], text.x - 2, text.right + 2),
-                between(text.point[1], text.y - half, text.y + half),
-            )
-            axes.plot(*zip(*_data(axes, [text.point, end]), strict=True), color=MUTED, linewidth=0.6, zorder=1)
-        (position,) = _data(axes, [(text.x, text.y)])
-        weight = "bold" if text.text == BASE else "normal"
-        axes.text(*position, text.text, fontsize=FONT_SIZE - 1, va="center_baseline", ha="left", fontweight=weight)
+    places = [pixels(axes, point.flops, span.clip(point.mean)) for point in important]
+    write_labels(axes, places, texts, size=FONT_SIZE - 1, obstacles=obstacles, bold=BASE)
 
 
-def _draw_point(axes: Axes, point: Point, span: Window) -> None:
-    base = point.variant == BASE
+def _draw_points(axes: Axes, points: Sequence[Point], span: Window, *, base: bool, complete: bool) -> None:
     colour = PUBLISHED if base else OURS
-    if not span.inside(point.mean):
-        marker = "v" if point.mean < span.low else "^"
-        axes.plot(point.flops, span.clip(point.mean), marker=marker, color=colour, markersize=8, clip_on=False)
-        return
-    axes.plot(
-        point.flops,
-        point.mean,
+    inside = [point for point in points if span.inside(point.mean)]
+    sns.scatterplot(
+        x=[point.flops for point in inside],
+        y=[point.mean for point in inside],
+        ax=axes,
         marker="s" if base else "o",
-        markersize=9 if base else 7,
-        markerfacecolor=colour if point.bleu.complete else SURFACE,
-        markeredgecolor=colour,
-        markeredgewidth=1.5,
-        linestyle="none",
+        s=81 if base else 49,
+        color=colour if complete else SURFACE,
+        edgecolor=colour,
+        linewidth=1.5,
         zorder=4 if base else 3,
     )
-
-
-def _pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    at = axes.transData.transform((x, y))
-    return float(at[0]), float(at[1])
-
-
-def _data(axes: Axes, pixels: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    back = axes.transData.inverted()
-    return [(float(x), float(y)) for x, y in back.transform(list(pixels))]
+    for point in points:
+        if not span.inside(point.mean):
+            marker = "v" if point.mean < span.low else "^"
+            axes.plot(point.flops, span.clip(point.mean), marker, color=colour, markersize=8, clip_on=False)

@@ -10,14 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from reports.drawing import FONT_SIZE, SERIES, Drawing
+from reports.drawing import FONT_SIZE, MUTED, SERIES, Drawing
 from reports.formats import MINUS, fixed, power, signed
+from reports.intervals import LEAST_SHOWN
+from reports.labels import Box, place
 from reports.measures import Measure
 
 OURS, PUBLISHED = SERIES[0], SERIES[1]
-
-LEAST_FOR_INTERVAL = 3
-"""Seeds below which no interval is drawn: at two, Student's t makes it about nine times as wide as their distance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,19 +66,19 @@ def between(value: float, low: float, high: float) -> float:
 def ends(measure: Measure) -> tuple[float, float] | None:
     """The ends of the interval that a figure draws for `measure`; None where there are too few seeds for one."""
     interval = measure.interval
-    return None if interval is None or measure.n < LEAST_FOR_INTERVAL else (interval.low, interval.high)
+    return None if interval is None or measure.n < LEAST_SHOWN else (interval.low, interval.high)
 
 
 def interval_words(measures: Sequence[Measure]) -> str:
     """What the bars of a figure are, or why there are none: a sentence for its caption."""
     counts = sorted({measure.n for measure in measures if measure.n})
-    if not counts or counts[-1] < LEAST_FOR_INTERVAL:
+    if not counts or counts[-1] < LEAST_SHOWN:
         seeds = "one seed" if counts in ([], [1]) else "two seeds"
         return f"No intervals: {seeds} a row are too few for one."
     words = "Bars are 95 % intervals of the mean by Student's t over seeds"
-    many = [count for count in counts if count >= LEAST_FOR_INTERVAL]
+    many = [count for count in counts if count >= LEAST_SHOWN]
     words += f" (n = {many[0]})" if len(many) == 1 else f" (n = {many[0]} to {many[-1]})"
-    return words + ("; rows with fewer than three seeds have none." if counts[0] < LEAST_FOR_INTERVAL else ".")
+    return words + ("; rows with fewer than three seeds have none." if counts[0] < LEAST_SHOWN else ".")
 
 
 def log_axis(axis_of: Axes, bounds: tuple[float, float] | None = None) -> None:
@@ -132,11 +131,45 @@ def spread(heights: Sequence[float], gap: float, low: float, high: float) -> lis
 
 
 def label_ends(axes: Axes, ends_of: Sequence[tuple[float, float, str, str]]) -> None:
-    """Name lines at their right ends, each (x, y, text, colour) in data units, so that no two names touch."""
+    """Name lines at their right ends, each (x, y, text, colour) in data units, so that no two names touch.
+
+    A thin line leads from each end to its name, as neighbours may stand at one another's height.
+    """
     points = axes.transData.transform([(x, y) for x, y, _, _ in ends_of])
     box = axes.get_window_extent()
     heights = spread([float(y) for _, y in points], 1.15 * FONT_SIZE, box.y0, box.y1)
-    right = max(float(x) for x, _ in points) + 10
-    for (_, _, text, colour), height in zip(ends_of, heights, strict=True):
+    right = max(float(x) for x, _ in points) + 22
+    for (start, level, text, colour), height in zip(ends_of, heights, strict=True):
         x, y = axes.transData.inverted().transform((right, height))
+        lead, _ = axes.transData.inverted().transform((right - 4, height))
+        axes.plot([start, lead], [level, y], color=colour, linewidth=0.7, alpha=0.7, clip_on=False)
         axes.text(x, y, text, color=colour, fontsize=FONT_SIZE - 1, va="center", ha="left", clip_on=False)
+
+
+def pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """Where a point of the data stands in the picture."""
+    at = axes.transData.transform((x, y))
+    return float(at[0]), float(at[1])
+
+
+def write_labels(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    texts: Sequence[str],
+    *,
+    size: float,
+    obstacles: Sequence[Box] = (),
+    bold: str = "",
+) -> None:
+    """Name the first of `points` (pixels), most important first, where there is room; the text `bold` in bold."""
+    box, back = axes.get_window_extent(), axes.transData.inverted()
+    frame = (box.x0, box.y0 + 2, box.x1, box.y1)
+    for label in place(points, texts, size=size, frame=frame, obstacles=obstacles):
+        if label.apart:
+            half = label.height / 2
+            x, y = label.point
+            end = (between(x, label.x - 2, label.right + 2), between(y, label.y - half, label.y + half))
+            axes.plot(*back.transform([label.point, end]).T, color=MUTED, linewidth=0.6, zorder=1)
+        x, y = back.transform((label.x, label.y))
+        weight = "bold" if label.text == bold else "normal"
+        axes.text(x, y, label.text, fontsize=size, va="center_baseline", ha="left", fontweight=weight)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
@@ -159,20 +161,9 @@ def _legend(axes: Axes) -> None:
 def _draw_track(axes: Axes, track: Track, span: Window) -> None:
     theirs = sorted({1.0: 0.0, **track.published}.items())
     axes.axhline(0.0, color=INK, linewidth=0.9, zorder=1)
-    axes.plot(
-        [ratio for ratio, _ in theirs],
-        [span.clip(value) for _, value in theirs],
-        color=PUBLISHED,
-        linestyle=DASHES[1],
-        marker="D",
-        markersize=5,
-        linewidth=1.3,
-        zorder=2,
-        label="the paper",
-    )
-    ratios = sorted({1.0, *track.ours})
-    means = [span.clip((track.ours[ratio].mean or 0.0) if ratio in track.ours else 0.0) for ratio in ratios]
-    axes.plot(ratios, means, color=OURS, linewidth=1.6, zorder=3, marker="o", markersize=6, label="this study")
+    _draw_curve(axes, theirs, span, "the paper", PUBLISHED, {"linestyle": DASHES[1], "marker": "D", "markersize": 5})
+    ours = sorted({1.0: 0.0, **{ratio: effect.mean or 0.0 for ratio, effect in track.ours.items()}}.items())
+    _draw_curve(axes, ours, span, "this study", OURS, {"marker": "o", "markersize": 6})
     for ratio, effect in track.ours.items():
         _draw_bar(axes, ratio, effect, span)
     every = sorted({1.0, *track.ours, *track.published})
@@ -186,6 +177,14 @@ def _draw_track(axes: Axes, track: Track, span: Window) -> None:
     plain_ticks(axes, "y", 6, sign=True)
     axes.set_title(track.size.name, fontsize=12.0, fontweight="bold", loc="left", pad=6)
     axes.set_xlabel(f"× base\n({plain(track.base)} here, {plain(track.published_base)} there)", fontsize=11.0)
+
+
+def _draw_curve(
+    axes: Axes, points: Sequence[tuple[float, float]], span: Window, label: str, colour: str, look: Mapping[str, Any]
+) -> None:
+    x, y = [ratio for ratio, _ in points], [span.clip(value) for _, value in points]
+    look = {"color": colour, "linewidth": 1.5, "markeredgewidth": 0, **look}
+    sns.lineplot(x=x, y=y, ax=axes, errorbar=None, label=label, legend=False, **look)
 
 
 def _draw_bar(axes: Axes, ratio: float, effect: Measure, span: Window) -> None:

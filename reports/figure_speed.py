@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import seaborn as sns
 
 from reports.drawing import FONT_SIZE, GRID, INK, SURFACE, Drawing, Margins, drawing, printable, sheet, style
 from reports.figure_parts import OURS, PUBLISHED, Picture, plain_ticks
 from reports.formats import counted, fixed
+from reports.machines import machine
 from reports.measures import Measure, measure
-from reports.records import BASE, Study, at
+from reports.records import BASE, Study
 
 _MOST = 60
 """Lines of one picture: more cannot be read."""
@@ -27,21 +29,13 @@ class _Speed:
         return self.tokens.mean or 0.0
 
 
-def machines(study: Study) -> set[tuple[str, str]]:
-    """The machines that the finished runs were made on: host, and what computed."""
-    return {
-        (str(at(run.environment, "host") or "?"), str(at(run.environment, "cpu") or run.value("device") or "?"))
-        for run in study.finished
-    }
-
-
 def speed_picture(study: Study) -> Picture | None:
     """Target tokens trained on a second, a bar a row; None without a finished run."""
     speeds = []
     for variant in study.variants:
         runs = study.by_variant[variant.id]
         tokens = measure(runs, lambda run: run.number("target_tokens_per_second"))
-        if tokens.values and not all(run.same_as is not None for run in runs):
+        if tokens.values and not study.repeats(variant.id):
             speeds.append(_Speed(variant=variant.id, tokens=tokens))
     if not speeds:
         return None
@@ -52,7 +46,7 @@ def speed_picture(study: Study) -> Picture | None:
         "Target tokens trained on a second, padding left out, evaluation and checkpoints apart: the mean over finished "
         "runs, the line from the slowest to the fastest. Base stands out by its colour and hatching."
     )
-    if (number := len(machines(study))) > 1:
+    if (number := len({machine(run) for run in study.finished})) > 1:
         caption += f" The runs were made on {counted(number, 'machine')}: part of the differences is the machines'."
     else:
         caption += " All runs were made on one machine; what else ran on it shows in the scatter."
@@ -69,16 +63,29 @@ def _draw(speeds: Sequence[_Speed], name: str, words: tuple[str, str], width: in
     longest = max(len(speed.variant) for speed in speeds)
     left = min(int(longest * 7.0) + 16, int(width * 0.45))
     figure, (axes,) = sheet(width, 20 * len(speeds) + 70, Margins(left=left, right=64, top=10, bottom=50))
-    for y, speed in enumerate(speeds):
-        base = speed.variant == BASE
-        colour, hatch = (PUBLISHED, "////") if base else (OURS, None)
-        axes.barh(y, speed.mean, height=0.62, linewidth=0.0, facecolor=colour, hatch=hatch, edgecolor=SURFACE)
-        if speed.tokens.n > 1:
-            axes.plot([min(speed.tokens.values), max(speed.tokens.values)], [y, y], color=INK, linewidth=1.4)
-        end = max(speed.tokens.values)
-        note = f"{fixed(speed.mean, 0)}"
+    lines = [(y, value) for y, speed in enumerate(speeds) for value in speed.tokens.values]
+    sns.barplot(
+        x=[value for _, value in lines],
+        y=[y for y, _ in lines],
+        ax=axes,
+        orient="y",
+        width=0.62,
+        color=OURS,
+        saturation=1.0,
+        errorbar=("pi", 100),
+        err_kws={"color": INK, "linewidth": 1.4},
+    )
+    for y, (speed, bar) in enumerate(zip(speeds, axes.patches, strict=True)):
+        if speed.variant == BASE:
+            bar.set(facecolor=PUBLISHED, hatch="////", edgecolor=SURFACE, linewidth=0.0)
         axes.annotate(
-            note, (end, y), xytext=(6, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE - 1, color=INK
+            fixed(speed.mean, 0),
+            (max(speed.tokens.values), y),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=FONT_SIZE - 1,
+            color=INK,
         )
     axes.set_ylim(len(speeds) - 0.4, -0.6)
     axes.set_xlim(left=0.0)

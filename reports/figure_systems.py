@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import seaborn as sns
 from matplotlib.axes import Axes
 
 from reports.drawing import FONT_SIZE, GRID, MUTED, SURFACE, Drawing, Margins, drawing, printable, sheet, style
-from reports.figure_parts import OURS, PUBLISHED, Picture, between, log_axis, plain_ticks
+from reports.figure_parts import OURS, PUBLISHED, Picture, log_axis, pixels, plain_ticks, write_labels
 from reports.formats import fixed, scientific
-from reports.labels import place
 from reports.measures import bleu_on_test, measure, train_flops
 from reports.paper import Paper
 from reports.records import BASE, Study
@@ -85,9 +85,8 @@ def _draw(
     log_axis(axes, (low / pad, high * pad))
     plain_ticks(axes, "y", 7)
     _shade(axes, max(costs), min(theirs), high * pad)
-    for system in ours:
-        _draw_ours(axes, system)
-    axes.plot(theirs, [system.bleu for system in published], "D", color=PUBLISHED, markersize=6, zorder=3)
+    _draw_ours(axes, ours)
+    _scatter(axes, theirs, [system.bleu for system in published], "D", PUBLISHED)
     _label(axes, [*sorted(ours, key=lambda system: system.name != BASE), *published], broad=broad)
     _legend(axes)
     axes.set_xlabel("training cost, FLOPs")
@@ -128,46 +127,27 @@ def _legend(axes: Axes) -> None:
     )
 
 
-def _draw_ours(axes: Axes, system: _System) -> None:
-    if system.method and system.counted:
-        axes.plot([system.counted, system.method], [system.bleu] * 2, color=MUTED, linewidth=0.8, zorder=2)
-        axes.plot(
-            system.method,
-            system.bleu,
-            "s",
-            markersize=6,
-            markerfacecolor=SURFACE,
-            markeredgecolor=OURS,
-            markeredgewidth=1.4,
-            zorder=3,
-        )
-    axes.plot(system.cost, system.bleu, "o", color=OURS, markersize=7, zorder=4)
+def _draw_ours(axes: Axes, ours: Sequence[_System]) -> None:
+    twice = [(s.counted, s.method, s.bleu) for s in ours if s.counted and s.method]
+    for ours_count, method, bleu in twice:
+        axes.plot([ours_count, method], [bleu] * 2, color=MUTED, linewidth=0.8, zorder=2)
+    _scatter(axes, [method for _, method, _ in twice], [bleu for _, _, bleu in twice], "s", OURS, fill=SURFACE)
+    _scatter(axes, [system.cost for system in ours], [system.bleu for system in ours], "o", OURS)
+
+
+def _scatter(
+    axes: Axes, x: Sequence[float], y: Sequence[float], marker: str, colour: str, *, fill: str | None = None
+) -> None:
+    look = {"color": fill or colour, "edgecolor": colour, "linewidth": 1.4, "s": 42, "zorder": 3}
+    sns.scatterplot(x=x, y=y, ax=axes, marker=marker, **look)
 
 
 def _label(axes: Axes, systems: Sequence[_System], *, broad: bool) -> None:
-    size = FONT_SIZE - (1 if broad else 3)
-    points = [tuple(map(float, axes.transData.transform((system.cost, system.bleu)))) for system in systems]
-    squares = [
-        tuple(map(float, axes.transData.transform((system.method, system.bleu))))
-        for system in systems
-        if system.method and system.counted
-    ]
-    box = axes.get_window_extent()
-    labels = place(
-        [(x, y) for x, y in points],
+    squares = [pixels(axes, s.method, s.bleu) for s in systems if s.method and s.counted]
+    write_labels(
+        axes,
+        [pixels(axes, system.cost, system.bleu) for system in systems],
         [printable(system.name) for system in systems],
-        size=size,
-        frame=(box.x0, box.y0 + 2, box.x1, box.y1),
+        size=FONT_SIZE - (1 if broad else 3),
         obstacles=[(x - 6, y - 6, x + 6, y + 6) for x, y in squares],
     )
-    back = axes.transData.inverted()
-    for label in labels:
-        if label.apart:
-            half = label.height / 2
-            end = (
-                between(label.point[0], label.x - 2, label.right + 2),
-                between(label.point[1], label.y - half, label.y + half),
-            )
-            axes.plot(*back.transform([label.point, end]).T, color=MUTED, linewidth=0.6, zorder=1)
-        x, y = back.transform((label.x, label.y))
-        axes.text(x, y, label.text, fontsize=size, va="center_baseline", ha="left")

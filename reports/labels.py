@@ -13,6 +13,10 @@ _RADII = (9.0, 15.0, 23.0, 33.0, 45.0, 60.0, 78.0)
 _ANGLES = tuple(math.pi * eighth / 8 for eighth in (0, 2, 14, 4, 12, 8, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11))
 
 
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in pixels."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
     """Where a label stands, in pixels: its ends, vertically centred, and the point it belongs to."""
@@ -45,12 +49,12 @@ def place(
     texts: Sequence[str],
     *,
     size: float,
-    frame: tuple[float, float, float, float],
-    obstacles: Sequence[tuple[float, float, float, float]] = (),
+    frame: Box,
+    obstacles: Sequence[Box] = (),
 ) -> list[Label]:
-    """Labels for the first of `points` (pixels), most important first, inside `frame` (left, bottom, right, top).
+    """Labels for the first of `points` (pixels), most important first, inside `frame`.
 
-    They keep off the points and the `obstacles`, which are given as `frame` is. Those that find no free place are left
+    They keep off the points and the `obstacles`. Those that find no free place are left
     out. The same points give the same places.
     """
     border = _Box(*frame)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from reports.curves import LEAST_FOR_BAND, Axis, Curve, curve
+from reports.curves import Curve, curve
 from reports.drawing import DASHES, INK, MUTED, SERIES, Drawing, Margins, drawing, printable, sheet, style
 from reports.figure_parts import log_axis, plain_ticks
 from reports.formats import counted, fixed
+from reports.intervals import LEAST_SHOWN
 from reports.measures import bleu_on_test, difference
-from reports.records import BASE, Study
+from reports.records import BASE, BudgetAxis, Study
 from reports.tables import group_title
 
 METRICS = ("valid/perplexity", "valid/bleu")
 
-AXES: Mapping[Axis, str] = {
+AXES: Mapping[BudgetAxis, str] = {
     "steps": "training steps",
     "flops": "training FLOPs (our count)",
     "seconds": "training time, s (evaluation apart)",
@@ -40,7 +45,7 @@ class Panel:
     number: int
     """Of the group, from 0."""
     title: str
-    drawings: Mapping[Axis, Drawing]
+    drawings: Mapping[BudgetAxis, Drawing]
     """For the page."""
     file: Callable[[], Drawing] = field(compare=False, repr=False)
     """Draws all axes beside one another, for print; a page does without."""
@@ -51,7 +56,7 @@ class Panel:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Line:
     variant: str
-    curves: Mapping[Axis, tuple[Curve | None, ...]]
+    curves: Mapping[BudgetAxis, tuple[Curve | None, ...]]
     """One a metric."""
 
     @property
@@ -72,8 +77,9 @@ class _Group:
     base: _Line | None
     named: Sequence[_Line]
     others: Sequence[_Line]
+    bottom: float
     top: float
-    """Where the perplexity axis ends."""
+    """Where the perplexity axis begins and ends."""
 
     def legend_height(self, columns: int) -> int:
         entries = len(self.named) + (self.base is not None)
@@ -83,7 +89,7 @@ class _Group:
 def learning_panels(study: Study) -> list[Panel]:
     """A panel a group; none for groups without a curve."""
     lines = {variant.id: _line(study, variant.id) for variant in study.variants}
-    top = _highest_perplexity(list(lines.values()))
+    bottom, top = _perplexities(list(lines.values()))
     base = lines[BASE] if BASE in lines and lines[BASE].known else None
     labels = list(dict.fromkeys(variant.group for variant in study.variants if variant.id != BASE)) or [BASE]
     panels = []
@@ -95,19 +101,19 @@ def learning_panels(study: Study) -> list[Panel]:
                 continue
             named = _farthest(study, shown)
             others = [line for line in shown if line not in named]
-            group = _Group(title=group_title(label), base=base, named=named, others=others, top=top)
+            group = _Group(title=group_title(label), base=base, named=named, others=others, bottom=bottom, top=top)
             panels.append(_panel(group, label, number))
     return panels
 
 
 def bands_words(study: Study) -> str:
     """What the bands of the curves are, or why there are none: a sentence for the caption."""
-    if len(study.seeds) < LEAST_FOR_BAND:
+    if len(study.seeds) < LEAST_SHOWN:
         seeds = counted(len(study.seeds), "seed")
         return f"No bands: {seeds} a row {'is' if len(study.seeds) == 1 else 'are'} too few for an interval."
     return (
         "Its band is the 95 % interval of that mean by Student's t over seeds, point by point (rows with fewer than "
-        f"{LEAST_FOR_BAND} finished seeds have none)."
+        f"{LEAST_SHOWN} finished seeds have none)."
     )
 
 
@@ -129,10 +135,22 @@ def _line(study: Study, variant: str) -> _Line:
     return _Line(variant=variant, curves=curves)
 
 
-def _highest_perplexity(lines: Sequence[_Line]) -> float:
-    """Where the perplexity axis ends, the same in all panels: twice the median of first values, or a little more."""
-    firsts = sorted(float(found.mean[0]) for line in lines if (found := line.curves["steps"][0]) is not None)
-    return max(2.0 * firsts[len(firsts) // 2], 4.0) if firsts else 4.0
+_LEVELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
+"""Ticks of the perplexity axis."""
+
+
+def _perplexities(lines: Sequence[_Line]) -> tuple[float, float]:
+    """The ends of the perplexity axis, the same in all panels.
+
+    From the tick below the least value to twice the median of first values, or a little more.
+    """
+    curves = [found for line in lines if (found := line.curves["steps"][0]) is not None]
+    if not curves:
+        return 1.0, 4.0
+    firsts = sorted(float(found.mean[0]) for found in curves)
+    least = min(float(found.mean.min()) for found in curves)
+    bottom = float(max(level for level in _LEVELS if level == 1 or level <= least))
+    return bottom, max(2.0 * firsts[len(firsts) // 2], 4.0 * bottom)
 
 
 def _panel(group: _Group, label: str, number: int) -> Panel:
@@ -154,21 +172,21 @@ def _panel(group: _Group, label: str, number: int) -> Panel:
     )
 
 
-def _draw_one(group: _Group, axis: Axis, name: str, title: str, description: str) -> Drawing:
+def _draw_one(group: _Group, axis: BudgetAxis, name: str, title: str, description: str) -> Drawing:
     legend = group.legend_height(2)
     height = legend + 2 * _PANEL_HEIGHT + 22 + 46
     figure, axes = sheet(_WIDTH, height, Margins(left=50, right=14, top=legend, bottom=46), rows=2, gap=22)
     _draw_column(axes, group, axis)
-    _legend(axes[0], -0.13, 2)
+    _legend(axes[0], group, -0.13, 2)
     return drawing(figure, name, title, description)
 
 
-def _draw_all(group: _Group, axes: Sequence[Axis], name: str, title: str, description: str) -> Drawing:
+def _draw_all(group: _Group, axes: Sequence[BudgetAxis], name: str, title: str, description: str) -> Drawing:
     with style():
         return _draw_beside(group, axes, name, title, description)
 
 
-def _draw_beside(group: _Group, axes: Sequence[Axis], name: str, title: str, description: str) -> Drawing:
+def _draw_beside(group: _Group, axes: Sequence[BudgetAxis], name: str, title: str, description: str) -> Drawing:
     legend, columns = group.legend_height(4), len(axes)
     height = legend + 2 * _PANEL_HEIGHT + 24 + 50
     margins = Margins(left=54, right=16, top=legend, bottom=50)
@@ -176,12 +194,16 @@ def _draw_beside(group: _Group, axes: Sequence[Axis], name: str, title: str, des
     for number, axis in enumerate(axes):
         _draw_column([panels[number], panels[columns + number]], group, axis, first=number == 0)
     if axes:
-        _legend(panels[0], 0.0, 4)
+        _legend(panels[0], group, 0.0, 4)
     return drawing(figure, name, title, description)
 
 
-def _legend(axes: Axes, left: float, columns: int) -> None:
+def _legend(axes: Axes, group: _Group, left: float, columns: int) -> None:
+    handles = [Line2D([], [], label=line.name, color=c, linestyle=d, linewidth=1.7) for line, c, d in _looks(group)]
+    if group.base is not None:
+        handles.insert(0, Line2D([], [], label=group.base.name, **_BASE_LOOK))
     axes.legend(
+        handles=handles,
         loc="lower left",
         bbox_to_anchor=(left, 1.02),
         ncols=columns,
@@ -191,44 +213,63 @@ def _legend(axes: Axes, left: float, columns: int) -> None:
     )
 
 
-def _draw_column(axes: Sequence[Axes], group: _Group, axis: Axis, *, first: bool = True) -> None:
-    for line in group.others:
-        _draw_line(axes, line, axis, {"color": MUTED, "linewidth": 0.6, "alpha": 0.5}, plain=True)
-    if group.base is not None:  # broad and beneath: rows that cover it stay visible
-        look = {"color": INK, "linewidth": 4.0, "alpha": 0.35}
-        _draw_line(axes, group.base, axis, look | {"label": group.base.name}, plain=True)
-    for number, line in enumerate(group.named):
-        finished = all(found.finished for found in line.known)
-        look = {
-            "color": SERIES[number % len(SERIES)],
-            "linestyle": DASHES[number % len(DASHES)],
-            "linewidth": 1.7,
-            "alpha": 1.0 if finished else 0.65,
-            "label": line.name,
-        }
-        _draw_line(axes, line, axis, look)
-    _finish(axes, axis, group.top, first=first)
+_BASE_LOOK: Mapping[str, Any] = {"color": INK, "linewidth": 4.0, "alpha": 0.35}
+"""Broad and beneath: rows that cover base stay visible."""
 
 
-def _draw_line(axes: Sequence[Axes], line: _Line, axis: Axis, look: dict[str, Any], *, plain: bool = False) -> None:
-    curves = line.curves[axis]
-    for number, (panel, found) in enumerate(zip(axes, curves, strict=True)):
-        if found is None:
-            continue
-        named = number == 0 or curves[0] is None
-        look = look if named else {key: value for key, value in look.items() if key != "label"}
-        panel.plot(found.x, found.mean, marker="." if len(found.x) == 1 else None, **look)
-        if found.low is not None and found.high is not None and not plain:
-            floor = 1.0 if number == 0 else 0.0
+def _looks(group: _Group) -> list[tuple[_Line, str, Any]]:
+    """Colour and dashes of every named line."""
+    return [
+        (line, SERIES[number % len(SERIES)], DASHES[number % len(DASHES)]) for number, line in enumerate(group.named)
+    ]
+
+
+def _draw_column(axes: Sequence[Axes], group: _Group, axis: BudgetAxis, *, first: bool = True) -> None:
+    for number, panel in enumerate(axes):
+        others = [found for line in group.others if (found := line.curves[axis][number]) is not None]
+        if others:  # as one line with gaps
+            x = [value for found in others for value in (*found.x, math.nan)]
+            y = [value for found in others for value in (*found.mean, math.nan)]
+            panel.plot(x, y, color=MUTED, linewidth=0.6, alpha=0.5)
+        if group.base is not None and (found := group.base.curves[axis][number]) is not None:
+            panel.plot(found.x, found.mean, marker="." if len(found.x) == 1 else None, **_BASE_LOOK)
+        _draw_named(panel, group, axis, number)
+    _finish(axes, axis, (group.bottom, group.top), first=first)
+
+
+def _draw_named(panel: Axes, group: _Group, axis: BudgetAxis, number: int) -> None:
+    """The lines of one metric with their bands."""
+    known = [(*look, found) for look in _looks(group) if (found := look[0].curves[axis][number]) is not None]
+    if not known:
+        return
+    names = [line.name for line, _, _, found in known for _ in found.x]
+    sns.lineplot(
+        x=np.concatenate([found.x for *_, found in known]),
+        y=np.concatenate([found.mean for *_, found in known]),
+        hue=names,
+        style=names,
+        palette=[colour for _, colour, _, _ in known],
+        dashes=["" if dashes == "-" else dashes[1] for _, _, dashes, _ in known],
+        estimator=None,
+        errorbar=None,
+        linewidth=1.7,
+        legend=False,
+        ax=panel,
+    )
+    floor = 1.0 if number == 0 else 0.0
+    for _, colour, _, found in known:
+        if found.low is not None and found.high is not None:
             low, high = found.low.clip(min=floor), found.high.clip(min=floor)
-            panel.fill_between(found.x, low, high, color=look["color"], alpha=0.16, linewidth=0)
+            panel.fill_between(found.x, low, high, color=colour, alpha=0.16, linewidth=0)
+        if len(found.x) == 1:  # a line of one point has no length
+            panel.plot(found.x, found.mean, ".", color=colour)
 
 
-def _finish(axes: Sequence[Axes], axis: Axis, top: float, *, first: bool) -> None:
+def _finish(axes: Sequence[Axes], axis: BudgetAxis, ends: tuple[float, float], *, first: bool) -> None:
     perplexity, bleu = axes
     perplexity.set_yscale("log")
-    perplexity.set_ylim(1.0, top)
-    perplexity.yaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000]))
+    perplexity.set_ylim(*ends)
+    perplexity.yaxis.set_major_locator(FixedLocator(_LEVELS))
     perplexity.yaxis.set_minor_locator(NullLocator())
     perplexity.yaxis.set_major_formatter(FuncFormatter(lambda value, _: fixed(value, 0)))
     perplexity.yaxis.set_minor_formatter(NullFormatter())
@@ -241,6 +282,7 @@ def _finish(axes: Sequence[Axes], axis: Axis, top: float, *, first: bool) -> Non
         bleu.set_ylabel("BLEU, valid")
     if axis == "flops":
         log_axis(bleu)
+        perplexity.tick_params(axis="x", which="minor", length=0)
     else:
         bleu.set_xlim(left=0.0)
         plain_ticks(bleu, "x", 5, whole=axis == "steps")

@@ -6,7 +6,6 @@ Intervals and tests belong here too; every table, figure and page takes its aggr
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -136,27 +135,6 @@ def log_loss(run: Run) -> float | None:
 def log_log(perplexity: float | None) -> float | None:
     """The logarithm of the logarithm of a perplexity; None where there is none."""
     return math.log(math.log(perplexity)) if perplexity is not None and perplexity > 1 else None
-
-
-def fall_with_length(run: Run) -> float | None:
-    """The share of its BLEU that a run gains (falling: below 0) with every ten words of sentence length, test side.
-
-    The slope of a straight line through BLEU by length group, each group at its middle and weighted by its sentences,
-    over the weighted mean of BLEU. None with fewer than two groups, or where nothing is translated right.
-    """
-    groups = run.value("test", "bleu_by_length")
-    if not isinstance(groups, list) or len(groups) < 2:
-        return None
-    middles = [
-        (group["from"] + (group["to"] if group["to"] is not None else group["from"] + 9)) / 2 for group in groups
-    ]
-    scores, weights = [group["bleu"] for group in groups], [group["sentences"] for group in groups]
-    whole = math.fsum(weights)
-    middle, score = (math.fsum(map(operator.mul, weights, column)) / whole for column in (middles, scores))
-    if score <= 0:
-        return None
-    rise = math.fsum(w * (x - middle) * (y - score) for w, x, y in zip(weights, middles, scores, strict=True))
-    return 10 * rise / math.fsum(w * (x - middle) ** 2 for w, x in zip(weights, middles, strict=True)) / score
 
 
 def train_flops(run: Run) -> float | None:

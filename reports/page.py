@@ -17,7 +17,7 @@ from reports.formats import moment
 from reports.learning import AXES
 from reports.paper import load_paper
 from reports.records import Run
-from reports.sections import Report, Section, build
+from reports.sections import Report, build
 from reports.verdicts import in_words
 from reports.written import Written
 from repro.errors import UsageError
@@ -122,6 +122,3 @@ def _states(run: Run) -> str:
 
 def _text(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
-__all__ = ["Report", "Section", "figure_files", "render_page", "render_text", "write_report"]

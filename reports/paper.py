@@ -23,7 +23,6 @@ class PaperRow:
     """In millions, as printed; None where the paper prints none."""
     bleu_difference: float
     """BLEU minus that of the paper's base."""
-    perplexity_difference: float
     changes: Mapping[str, Any]
     """What is not as in the paper's base, by the paper's names: heads, d_k, layers, d_model, d_ff; all, for base."""
 
@@ -91,9 +90,8 @@ def load_paper() -> Paper:
             perplexity=row["perplexity"],
             bleu=row["bleu"],
             parameters=row["parameters"],
-            # The paper prints one decimal for BLEU and two for perplexity; so have their differences.
+            # The paper prints one decimal; so has the difference.
             bleu_difference=round(row["bleu"] - base["bleu"], 1),
-            perplexity_difference=round(row["perplexity"] - base["perplexity"], 2),
             changes=row["changes"],
         )
         for row in table["rows"]

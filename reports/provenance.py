@@ -10,9 +10,11 @@ from urllib.parse import quote
 
 from reports.comparable import agreed
 from reports.formats import DASH, duration, fixed, moment, plain, share
+from reports.machines import device
 from reports.measures import bleu_on_test, valid_perplexity
 from reports.records import BASE, Run, Study, Variant, at
 from reports.tables import base_settings
+from repro.config.paper import DEPARTURES
 
 _HASH_SHOWN = 12
 
@@ -109,6 +111,7 @@ def anchor(variant: str) -> str:
 def _row(study: Study, variant: Variant, report: Path, common: set[str]) -> RowDetails:
     runs = study.by_variant[variant.id]
     own = [line for run in runs for line in _differs(run) if line not in common]
+    own.extend(DEPARTURES.get(str(study.settings(variant.id).get("model.family")), ()))
     done = sum(run.done for run in runs)
     return RowDetails(
         id=variant.id,
@@ -162,7 +165,7 @@ def _run(run: Run, report: Path) -> RunDetails:
         attempts=str(run.attempts),
         hash=run.hash[:_HASH_SHOWN],
         code=_code(run),
-        machine=", ".join(filter(None, (_text(run, "host"), _device(run)))) or DASH,
+        machine=", ".join(filter(None, (_text(run, "host"), device(run)))) if run.environment else DASH,
         threads=str(run.value("threads") or run.settings.get("train.threads", DASH)),
         seconds=duration(seconds) if seconds else DASH,
         notes=_notes(run),
@@ -181,12 +184,6 @@ def _differs(run: Run) -> list[str]:
 def _text(run: Run, *path: str) -> str:
     value = at(run.environment, *path)
     return "" if value is None else str(value)
-
-
-def _device(run: Run) -> str:
-    """What computed: the accelerator's name, or the processor's."""
-    device = _text(run, "device")
-    return device if device and not device.lower().startswith("cpu") else _text(run, "cpu")
 
 
 def _code(run: Run) -> str:
@@ -216,7 +213,7 @@ def _records(run: Run) -> dict[str, str]:
         "BLEU signature": run.value("test", "signatures", "bleu"),
         "chrF signature": run.value("test", "signatures", "chrf"),
         "MLflow run": run.mlflow,
-        "device": _device(run),
+        "device": device(run) if run.environment else "",
         "cores": _text(run, "cores"),
         "precision": run.value("precision"),
         "python": _text(run, "python"),

@@ -66,12 +66,12 @@ class References:
     """One reference a line, ready for many systems."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        tokens = [_tokens(line) for line in lines]
-        # 0 stands for all words that no reference has.
-        self._ids = {word: number for number, word in enumerate(sorted({w for line in tokens for w in line}), 1)}
-        self._lengths = np.array([len(line) for line in tokens], dtype=np.int64)
+        known = sorted({token for line in lines for word in line.split() for token in _tokens(word)})
+        self._ids = {token: number for number, token in enumerate(known, 1)}
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        words, self._lengths = self._flat(lines)
+        places = np.repeat(np.arange(len(lines)), self._lengths)
         self._levels: list[_Grams] = []
-        words, places = self._flat(tokens)
         above = places
         for order in range(1, ORDER + 1):
             keys = self._keys(words, places, above, order)
@@ -91,10 +91,9 @@ class References:
 
         `hypotheses`: one for each reference.
         """
-        tokens = [_tokens(line) for line in hypotheses]
-        lengths = np.array([len(line) for line in tokens], dtype=np.int64)
+        words, lengths = self._flat(hypotheses)
+        places = np.repeat(np.arange(len(hypotheses)), lengths)
         matches, totals = [], []
-        words, places = self._flat(tokens)
         above = places
         for order, level in enumerate(self._levels, 1):
             found = level.find(self._keys(words, places, above, order))
@@ -106,11 +105,22 @@ class References:
             above = found
         return np.stack([lengths, self._lengths, *matches, *totals], axis=1)
 
-    def _flat(self, tokens: Sequence[Sequence[str]]) -> tuple[Counts, Counts]:
-        """The words of all lines in a row, as numbers, and the line of each."""
-        numbers = [self._ids.get(word, 0) for line in tokens for word in line]
-        lengths = [len(line) for line in tokens]
-        return np.array(numbers, dtype=np.int64), np.repeat(np.arange(len(tokens)), lengths)
+    def _flat(self, lines: Sequence[str]) -> tuple[Counts, Counts]:
+        """The tokens of all lines in a row, as numbers, 0 where no reference has them; and how many each line has.
+
+        sacreBLEU's rules for 13a look no further than a blank, so words are taken apart one by one, each once.
+        """
+        numbers: list[int] = []
+        lengths: list[int] = []
+        for line in lines:
+            before = len(numbers)
+            for word in line.split():
+                found = self._numbers.get(word)
+                if found is None:
+                    found = self._numbers[word] = tuple(self._ids.get(token, 0) for token in _tokens(word))
+                numbers.extend(found)
+            lengths.append(len(numbers) - before)
+        return np.array(numbers, dtype=np.int64), np.array(lengths, dtype=np.int64)
 
     def _keys(self, words: Counts, places: Counts, above: Counts, order: int) -> Counts:
         """The key of every n-gram of `order` by its first word; -1 beyond a line's end, or for no n-gram above."""
@@ -224,11 +234,6 @@ def _metric() -> Any:
     return BLEU(tokenize="13a", force=True)
 
 
-def _tokens(line: str) -> list[str]:
-    """sacreBLEU's 13a tokens; its rules look no further than a blank, so words can be taken apart one by one."""
-    return [token for word in line.split() for token in _word(word)]
-
-
-@cache
-def _word(word: str) -> tuple[str, ...]:
-    return tuple(_metric().tokenizer(word).split())
+def _tokens(word: str) -> list[str]:
+    """sacreBLEU's 13a tokens of what stands between two blanks."""
+    return str(_metric().tokenizer(word)).split()

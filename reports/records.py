@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from repro.errors import CheckError, UsageError
 from repro.files import read_json
@@ -39,9 +41,21 @@ BASE = "base"
 SEARCH = "search"
 """The kind of a study whose rows are samples of a space, trained on unequal budgets."""
 
+BudgetAxis = Literal["steps", "tokens", "flops", "seconds"]
+"""What training is counted in."""
+
 _TRACKED = "tracking.json"
-_SPENT = {"tokens": ("train/target_tokens", "target_tokens"), "flops": ("train/flops", "train_flops")}
-_SPENT |= {"seconds": ("time/train_seconds", "train_seconds")}
+_TOTAL: Mapping[BudgetAxis, str] = {
+    "steps": "steps",
+    "tokens": "target_tokens",
+    "flops": "train_flops",
+    "seconds": "train_seconds",
+}
+_LOGGED: Mapping[BudgetAxis, str] = {
+    "tokens": "train/target_tokens",
+    "flops": "train/flops",
+    "seconds": "time/train_seconds",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,14 +128,24 @@ class Run:
                     series.setdefault(name, {})[line.step] = float(value)
         return {name: sorted(values.items()) for name, values in series.items()}
 
-    def spent(self, axis: Literal["tokens", "flops", "seconds"]) -> list[tuple[int, float]]:
-        """What training had cost by which step: nothing at 0, what was logged, and the result's total at the end."""
-        metric, total = _SPENT[axis]
-        known = {0: 0.0, **dict(self.points.get(metric, []))}
-        last, amount = self.number("steps"), self.number(total)
-        if last is not None and amount is not None:
-            known[int(last)] = amount
-        return sorted(known.items())
+    def total(self, axis: BudgetAxis) -> float | None:
+        """What a finished run spent in all on `axis`."""
+        return self.number(_TOTAL[axis])
+
+    def spent(self, axis: BudgetAxis, steps: Sequence[int]) -> list[float | None]:
+        """What had been spent on `axis` by each of `steps`: between two times that it was logged on a straight line.
+
+        From nothing at 0 to the result's total at the end; None beyond the last that is known.
+        """
+        if axis == "steps":
+            return [float(step) for step in steps]
+        known = {0: 0.0, **dict(self.points.get(_LOGGED[axis], []))}
+        last, whole = self.number("steps"), self.total(axis)
+        if last is not None and whole is not None:
+            known[int(last)] = whole
+        at_steps, amounts = zip(*sorted(known.items()), strict=True)
+        found = np.interp(steps, at_steps, amounts)
+        return [float(amount) if step <= at_steps[-1] else None for step, amount in zip(steps, found, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +186,10 @@ class Study:
     def trained(self) -> list[Run]:
         """The planned runs, each directory once."""
         return [run for run in self.runs if run.same_as is None]
+
+    def repeats(self, variant: str) -> bool:
+        """Whether a row has no run of its own: all are those of other rows that come to the same configuration."""
+        return all(run.same_as is not None for run in self.by_variant[variant])
 
     @property
     def base(self) -> Variant | None:

@@ -18,11 +18,11 @@ from reports.figures import pictures
 from reports.formats import counted, listed
 from reports.learning import Panel, bands_words, learning_panels
 from reports.paper import Paper
-from reports.records import SEARCH, Run, Study
+from reports.records import Run, Study
 from reports.smoke import smoke_table
 from reports.summary import Figure, Statement, headline, summary
 from reports.tables import study_title
-from reports.verdicts import Verdict, gap_in_scale, verdicts
+from reports.verdicts import Verdict, gap_in_scale, standing, verdicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +46,8 @@ class Section:
     headline: Sequence[Figure]
     summary: Sequence[Statement]
     verdicts: Sequence[Verdict]
+    standing: str
+    """At what level the verdicts stand, in words."""
     gap: str
     """How far the study is from the paper, in words."""
     tables: Sequence[BudgetTable]
@@ -63,11 +65,6 @@ class Section:
     examples: Sequence[Example]
     shared: provenance.Shared
     rows: Sequence[provenance.RowDetails]
-
-    @property
-    def search(self) -> bool:
-        """Whether its rows were trained on unequal budgets, as samples of a search."""
-        return self.study.kind == SEARCH
 
     @property
     def signature(self) -> str:
@@ -143,8 +140,7 @@ def build(
 
 
 def _section(study: Study, paper: Paper, out: Path, prefix: str, suffix: str, tables: Mapping[str, Table]) -> Section:
-    # Samples of a search are no rows of the paper: claims compare rows at equal budgets.
-    found = [] if study.kind == SEARCH else verdicts(study, paper)
+    found = verdicts(study, paper)
     return Section(
         prefix=prefix,
         suffix=suffix,
@@ -153,6 +149,7 @@ def _section(study: Study, paper: Paper, out: Path, prefix: str, suffix: str, ta
         headline=headline(study, found),
         summary=summary(study, paper, found),
         verdicts=found,
+        standing=standing(found),
         gap=gap_in_scale(study, paper),
         tables=_budget_tables(study, suffix, tables),
         unfinished=[run for run in study.trained if not run.done],
@@ -169,10 +166,8 @@ def _section(study: Study, paper: Paper, out: Path, prefix: str, suffix: str, ta
 
 
 def _budget_tables(study: Study, suffix: str, tables: Mapping[str, Table]) -> list[BudgetTable]:
-    """The main table, and the same at each equal budget; the rows of a search have none."""
+    """The main table, and the same at each equal budget."""
     name = f"table3{suffix}"
     found = [BudgetTable(name="whole budget", table=tables[name])]
-    if study.kind == SEARCH:
-        return found
     at = [(budget.label, f"{name}-at-equal-{budget.axis}") for budget in budgets(study)]
     return found + [BudgetTable(name=label, table=tables[key]) for label, key in at if key in tables]

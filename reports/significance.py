@@ -15,15 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from reports.comparable import agreed
 from reports.formats import counted, signed
 from reports.intervals import quantile, t_test
 from reports.measures import bleu_on_test, difference
 from reports.randomisation import Comparison, Counts, References, compare, signature
 from reports.records import BASE, Run, Study
+from reports.texts import reference_of
 from repro.data.text import read_lines
-from repro.errors import CheckError
-from repro.files import digest_of_file, read_json
+from repro.files import digest_of_file
 from repro.runs.directory import RunDirectory
 
 SEEDS_TEST = "Student's t over seeds, paired"
@@ -220,29 +219,6 @@ def _compared(reference: _File, pairs: tuple[_Pair, ...]) -> Mapping[_Pair, Comp
             systems.append(system)
     found = compare(bases, systems)
     return dict.fromkeys(pairs) | dict(zip(usable, found, strict=True))
-
-
-def reference_of(study: Study) -> Path | None:
-    """The untouched reference file of the test side, when it is at hand and the one that the runs were scored on."""
-    scored_on = agreed(study, "test", "reference_sha256")
-    folders = [study.path / str(study.data.get("directory", ""))]
-    folders += [folder for run in study.finished[:1] if (folder := _data_directory(run)) is not None]
-    for folder in folders:
-        try:
-            language = read_json(folder / "manifest.json")["languages"][1]
-            path = folder / "raw" / f"test.{language}"
-            if path.is_file() and digest_of_file(path) == scored_on:
-                return path
-        except (CheckError, KeyError, IndexError, TypeError):
-            continue
-    return None
-
-
-def _data_directory(run: Run) -> Path | None:
-    try:
-        return RunDirectory(run.path).data_directory()
-    except (CheckError, KeyError):
-        return None
 
 
 def _files(base: Run, run: Run) -> _Pair | None:

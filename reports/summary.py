@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reports.effects import Effect, effects
 from reports.formats import counted, duration, fixed, listed, signed
-from reports.measures import Measure, bleu_on_test, difference, direction, measure, valid_perplexity
+from reports.measures import bleu_on_test, direction, measure, valid_perplexity
 from reports.paper import Paper
-from reports.records import BASE, STATES, Study, Variant
+from reports.records import BASE, STATES, Study
 from reports.tables import base_settings, changes_budget, study_title
 from reports.trust import trust
 from reports.verdicts import Finding, State, Verdict
@@ -36,33 +37,24 @@ class Figure:
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Effect:
-    variant: Variant
-    bleu: Measure
-    published: float | None
-
-    @property
-    def mean(self) -> float:
-        return self.bleu.mean or 0.0
-
-    def told(self) -> str:
-        """The row and its difference, with what the reader must know of it: "big (+1.4, another budget)"."""
-        told = [signed(self.mean, 1)]
-        if not self.bleu.complete:
-            told.append(self.bleu.partial)
-        if changes_budget(self.variant):
-            told.append("another budget")
-        return f"{self.variant.id} ({', '.join(told)})"
+def _told(effect: Effect) -> str:
+    """The row and its difference, with what the reader must know of it: "big (+1.4, another budget)"."""
+    told = [signed(effect.mean, 1)]
+    if not effect.bleu.complete:
+        told.append(effect.bleu.partial)
+    if changes_budget(effect.variant):
+        told.append("another budget")
+    return f"{effect.variant.id} ({', '.join(told)})"
 
 
 def summary(study: Study, paper: Paper, verdicts: Sequence[Verdict]) -> list[Statement]:
     """All statements, in order."""
-    effects = _effects(study, paper)
-    statements = [_what_was_run(study), _what_came_out(study, effects)]
+    # Another row under a second name would count twice.
+    found = [effect for effect in effects(study, paper) if not study.repeats(effect.variant.id)]
+    statements = [_what_was_run(study), _what_came_out(study, found)]
     if study.finished and study.base is not None:
         statements += _claims(verdicts)
-        if compared := _beside_the_paper(effects):
+        if compared := _beside_the_paper(found):
             statements.append(compared)
     points = trust(study, paper)
     return [*statements, Statement(title="How far to trust it", points=tuple(points))]
@@ -92,19 +84,6 @@ def headline(study: Study, verdicts: Sequence[Verdict]) -> list[Figure]:
             Figure(value=duration(seconds), name="of training in all", note="finished runs, evaluation apart")
         )
     return figures
-
-
-def _effects(study: Study, paper: Paper) -> list[_Effect]:
-    base = study.by_variant.get(BASE, [])
-    effects = []
-    for variant in study.variants:
-        if all(run.same_as is not None for run in study.by_variant[variant.id]):
-            continue  # another row under a second name would count twice
-        bleu = difference(study.by_variant[variant.id], base, bleu_on_test)
-        if variant.id != BASE and bleu.values:
-            row = paper.rows.get(variant.id)
-            effects.append(_Effect(variant=variant, bleu=bleu, published=row.bleu_difference if row else None))
-    return effects
 
 
 def _what_was_run(study: Study) -> Statement:
@@ -141,7 +120,7 @@ def _unfinished(study: Study) -> str:
     return listed([f"{counts[state]} {state}" for state in STATES if counts[state] and state != "done"])
 
 
-def _what_came_out(study: Study, effects: Sequence[_Effect]) -> Statement:
+def _what_came_out(study: Study, found: Sequence[Effect]) -> Statement:
     title = "What came out"
     if not study.finished:
         return Statement(title=title, text="No run has finished yet, so there is nothing to compare.")
@@ -158,14 +137,14 @@ def _what_came_out(study: Study, effects: Sequence[_Effect]) -> Statement:
     if perplexity.mean is not None:
         sentences[0] += f" and a validation perplexity of {fixed(perplexity.mean, 2)} a piece"
     sentences[0] += "."
-    ordered = sorted(effects, key=lambda effect: effect.mean)
-    below = [effect.told() for effect in ordered if signed(effect.mean, 1).startswith("\u2212")][:_NAMED]
-    above = [effect.told() for effect in reversed(ordered) if signed(effect.mean, 1).startswith("+")][:_NAMED]
+    ordered = sorted(found, key=lambda effect: effect.mean)
+    below = [_told(effect) for effect in ordered if signed(effect.mean, 1).startswith("\u2212")][:_NAMED]
+    above = [_told(effect) for effect in reversed(ordered) if signed(effect.mean, 1).startswith("+")][:_NAMED]
     if below:
         sentences.append(f"Farthest below base: {listed(below)}.")
     if above:
         sentences.append(f"Farthest above: {listed(above)}.")
-    elif effects:
+    elif found:
         sentences.append("No row is above base.")
     return Statement(title=title, text=" ".join(sentences))
 
@@ -253,9 +232,9 @@ def _needed(verdict: Verdict) -> str:
     return waiting[0].reason if waiting else "its parts disagree"
 
 
-def _beside_the_paper(effects: Sequence[_Effect]) -> Statement | None:
+def _beside_the_paper(rows: Sequence[Effect]) -> Statement | None:
     """Directions beside Table 3, for the rows that move there by a printed decimal."""
-    found = [(effect, direction(effect.bleu, effect.published)) for effect in effects]
+    found = [(effect, direction(effect.bleu, effect.published)) for effect in rows]
     words = [(effect, word) for effect, word in found if word]
     if not words:
         return None
@@ -280,10 +259,10 @@ def _beside_the_paper(effects: Sequence[_Effect]) -> Statement | None:
     )
 
 
-def _named(effect: _Effect) -> str:
+def _named(effect: Effect) -> str:
     return f"{effect.variant.id} ({effect.bleu.partial})" if effect.bleu.partial else effect.variant.id
 
 
-def _beside(effect: _Effect) -> str:
+def _beside(effect: Effect) -> str:
     partial = f", {effect.bleu.partial}" if effect.bleu.partial else ""
     return f"{effect.variant.id} ({signed(effect.mean, 1)} here{partial}, {signed(effect.published or 0.0, 1)} there)"

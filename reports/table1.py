@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.cells import Cell, Column, Group, Row, Table
-from reports.formats import DASH, fixed
+from reports.formats import DASH, counted, fixed
 from reports.intervals import Interval
 from reports.paper import Paper, PaperLayer
 from repro.errors import CheckError
@@ -131,10 +131,10 @@ def _caption(bench: Mapping[str, Any] | None) -> str:
         "longest path between two positions; n is the length, d the width, k the kernel, r the neighbourhood."
     )
     if bench is None:
-        return f"{text} Nothing of it was measured here: ablate bench layers does that."
+        return f"{text} Nothing of it was measured here."
     lengths, widths = bench["lengths"], bench["widths"]
     return (
-        f"{text} Measured on {bench['device']} with {bench['threads']} thread(s), n from {min(lengths)} to "
+        f"{text} Measured on {bench['device']} with {counted(bench['threads'], 'thread')}, n from {min(lengths)} to "
         f"{max(lengths)} and d from {min(widths)} to {max(widths)}: exponents of the seconds with half of their 95 % "
         "intervals. A class is what the cost comes to as sizes grow without end; at these sizes other terms have a "
         "part in it, so an exponent may well lie below its class."

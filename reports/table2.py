@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from reports.cells import Cell, Column, Group, Row, Table
 from reports.columns import SECONDS, Measured, flops_column, means, parameters_column
 from reports.comparable import check_runs_comparable, odd_runs
-from reports.formats import counted, exponent, fixed, listed, power, scientific
+from reports.formats import exponent, fixed, listed, power, scientific
+from reports.machines import device, kind, precision
 from reports.measures import bleu_on_test, measure
 from reports.paper import Paper, PaperSystem
-from reports.records import BASE, Run, Study, Variant, at
+from reports.records import BASE, Run, Study, Variant
 from reports.tables import GROUPS, INCOMPLETE, ODD, OTHER_BUDGET, changes_budget, states, study_title
 from repro.accounting.peaks import PAPER_SUSTAINED_FLOPS, paper_method_flops
 
@@ -77,11 +78,11 @@ def sustained_rates(studies: Sequence[Study]) -> dict[str, Rate]:
     rates: dict[str, Rate] = {}
     for study in studies:
         for run in study.finished:
-            device, known, reached = kind(run), _printed_rate(run), _reached(run)
+            name, known, reached = kind(run), _printed_rate(run), _reached(run)
             if known is not None:
-                rates[device] = Rate(device=device, flops=known, basis="the paper's figure (footnote 5)")
-            elif reached is not None and (device not in rates or reached > rates[device].flops):
-                rates[device] = Rate(device=device, flops=reached, basis="the highest that a run kept up here")
+                rates[name] = Rate(device=name, flops=known, basis="the paper's figure (footnote 5)")
+            elif reached is not None and (name not in rates or reached > rates[name].flops):
+                rates[name] = Rate(device=name, flops=reached, basis="the highest that a run kept up here")
     return rates
 
 
@@ -99,23 +100,10 @@ def devices(run: Run) -> int:
     return int(found) if found else 1
 
 
-def kind(run: Run) -> str:
-    """What the run was trained on, fine enough that one rate can hold: processor and threads, or GPU; and precision."""
-    device, precision = _device(run), str(run.value("precision") or "fp32")
-    if device.lower().startswith("cpu"):
-        threads = run.number("threads") or 1
-        return f"{at(run.environment, 'cpu') or 'CPU'}, {counted(int(threads), 'thread')}, {precision}"
-    return f"{device}, {precision}"
-
-
-def _device(run: Run) -> str:
-    return str(run.value("device") or at(run.environment, "device") or "cpu")
-
-
 def _printed_rate(run: Run) -> float | None:
     """The paper's figure, which is for single precision."""
-    found = re.search(rf"\b({'|'.join(PAPER_SUSTAINED_FLOPS)})\b", _device(run))
-    return PAPER_SUSTAINED_FLOPS[found.group(1)] if found and run.value("precision") in (None, "fp32") else None
+    found = re.search(rf"\b({'|'.join(PAPER_SUSTAINED_FLOPS)})\b", device(run))
+    return PAPER_SUSTAINED_FLOPS[found.group(1)] if found and precision(run) == "fp32" else None
 
 
 def _reached(run: Run) -> float | None:
@@ -216,7 +204,7 @@ def _caption(paper: Paper, rates: Mapping[str, Rate]) -> str:
     return (
         f"{text} The published systems below are those of the paper's Table 2, trained on WMT 2014 at full size, BLEU "
         f"{paper.bleu_protocol}, cost by the paper's method: other data, another scale and another protocol, so their "
-        "levels do not compare with ours."
+        f"levels do not compare with ours. Of the published numbers: {paper.systems_note}."
     )
 
 

@@ -26,7 +26,7 @@ from reports.formats import DASH, counted, fixed, listed, plain, signed
 from reports.marks import marked, meaning
 from reports.measures import Measure, direction
 from reports.paper import Paper, PaperRow, load_paper
-from reports.records import BASE, SEARCH, STATES, Run, Study, Variant
+from reports.records import BASE, STATES, Run, Study, Variant
 from reports.significance import table_tests
 
 GROUPS: Mapping[str, str] = {
@@ -142,8 +142,6 @@ class _Builder:
             "Values are means over the finished seeds of a row (column seeds); ± is half of the 95 % interval of the "
             "mean over seeds by Student's t, which needs two seeds. Δ BLEU is paired by seed.",
         ]
-        if self.study.kind == SEARCH:
-            sentences.append("The rows are samples of a search on unequal budgets: no comparison at equal cost.")
         if self.published:
             sentences.append(
                 f"The columns on the right are the paper's own ({self.paper.task}, {self.paper.test}; BLEU "

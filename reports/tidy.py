@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from reports.cells import Table
-from reports.records import Run, Study, Variant, at
+from reports.records import BudgetAxis, Run, Study, Variant, at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,7 @@ def _scores(split: str, side: str) -> Iterable[_RunField]:
     digest = f"SHA-256 of the references of the {side}"
     yield _result(f"{split}_reference_sha256", "text", digest, split, "reference_sha256")
     for name, says in (
-        ("bleu_by_length", "BLEU by length of the reference in words"),
+        ("bleu_by_length", "BLEU by length in words, of the source or (by) of the reference"),
         ("smoke", "shares of right translations in the smoke language"),
         ("warnings", "what the scorer warned of"),
     ):
@@ -199,6 +199,8 @@ _RUN_FIELDS: tuple[_RunField, ...] = (
 
 RUNS: tuple[Field, ...] = tuple(field.field for field in _RUN_FIELDS)
 
+_COSTS: tuple[BudgetAxis, ...] = ("tokens", "flops", "seconds")
+
 _CURVES = {
     "valid_perplexity": "valid/perplexity",
     "valid_bleu": "valid/bleu",
@@ -296,17 +298,11 @@ def schema_text() -> str:
 def _evaluations(run: Run) -> Iterable[list[Any]]:
     curves = {name: dict(run.points.get(metric, [])) for name, metric in _CURVES.items()}
     steps = sorted({step for points in curves.values() for step in points})
-    spent = [_spent_at(run, axis, steps) for axis in ("tokens", "flops", "seconds")]
+    spent = [run.spent(axis, steps) for axis in _COSTS]
     for place, step in enumerate(steps):
         costs = [amounts[place] for amounts in spent]
         scores = [points.get(step) for points in curves.values()]
         yield [SCHEMA_VERSION, run.study, run.id, run.variant, run.seed, step, *costs, *scores]
-
-
-def _spent_at(run: Run, axis: Literal["tokens", "flops", "seconds"], steps: Sequence[int]) -> list[float | None]:
-    """What had been spent on `axis` by each of `steps`; None beyond what is known."""
-    at_steps, amounts = zip(*run.spent(axis), strict=True)
-    return [float(np.interp(step, at_steps, amounts)) if step <= at_steps[-1] else None for step in steps]
 
 
 def _frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:

@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections import Counter
 
 from reports.formats import counted, fixed, listed
+from reports.machines import machine
 from reports.measures import bleu_on_test, measure
 from reports.paper import Paper
-from reports.records import BASE, SEARCH, Run, Study, at
+from reports.records import BASE, Study, at
 from reports.significance import what_seeds_allow
 from reports.tables import changes_budget
-from reports.verdicts import gap_in_scale
-
-_TRANSLATES = 10.0
-"""BLEU below which a translation is of little use, and a difference of little meaning."""
+from reports.verdicts import FLOOR, gap_in_scale
 
 
 def trust(study: Study, paper: Paper) -> list[str]:
     """Sentences on what stands behind the numbers of `study`, the gravest first."""
     points = []
     base = measure(study.by_variant.get(BASE, []), bleu_on_test)
-    if study.kind == SEARCH:
-        points.append("This is a search: its rows were trained on unequal budgets, not comparable at equal budget.")
-    if base.mean is not None and base.mean < _TRANSLATES:
+    if base.mean is not None and base.mean < FLOOR:
         points.append(
             f"Base itself hardly translates ({fixed(base.mean, 1)} BLEU): differences between rows say little."
         )
     points += [_seeds(study), _scale(study, paper), _hardware(study)]
-    if any(changes_budget(variant) for variant in study.variants) and study.kind != SEARCH:
+    if any(changes_budget(variant) for variant in study.variants):
         points.append("Rows with another budget than base are not compared at equal cost; the table marks them.")
     if len(study.finished) < len(study.trained):
         points.append("Rows with fewer finished seeds than planned may move when the rest is there; they are marked.")
@@ -67,17 +63,6 @@ def _hardware(study: Study) -> str:
     if len(machines) > 1:
         text += " Seconds and speeds of rows that ran on different machines do not compare."
     return text
-
-
-def machine(run: Run) -> str:
-    """What a run was computed on, in words: host, device, threads, precision."""
-    device = str(run.value("device") or at(run.environment, "device") or "cpu")
-    if device.lower().startswith("cpu"):
-        device = str(at(run.environment, "cpu") or "CPU")
-    host = str(at(run.environment, "host") or "")
-    threads = run.number("threads")
-    parts = [device, counted(int(threads), "thread") if threads else "", str(run.value("precision") or ""), host]
-    return ", ".join(part for part in parts if part)
 
 
 def _mishaps(study: Study) -> list[str]:

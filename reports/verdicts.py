@@ -3,8 +3,8 @@
 A part of a claim is decided by intervals over seeds (Student t, paired by seed): reproduced when the 95 % interval lies
 on the claimed side; contradicted when it lies on the other side, or when the 90 % interval shows (as two one-sided
 tests at 5 % do) that there is no difference worth printing. A claim of several parts is reproduced when all are, and
-contradicted when one is at a level corrected for their number. Each claim stands for itself: among twenty, one part in
-forty may be told reproduced by chance where nothing is there.
+contradicted when one is at a level corrected for their number. Each claim stands for itself, uncorrected over the
+claims; `standing` says so to the reader.
 """
 
 from __future__ import annotations
@@ -102,6 +102,16 @@ def verdicts(study: Study, paper: Paper, claims: Sequence[Claim] | None = None) 
     """The verdict on each of `claims` (those of the package unless given), in their order."""
     gap = gap_in_scale(study, paper)
     return [judge(claim, study, paper, gap) for claim in (load_claims() if claims is None else claims)]
+
+
+def standing(found: Sequence[Verdict]) -> str:
+    """That verdicts are not corrected for their number, and what that means, in words."""
+    tested = sum(verdict.state != "not tested" for verdict in found)
+    return (
+        f"Each verdict stands by itself at 95 %, not corrected over the {counted(len(found), 'claim')} "
+        f"({tested} tested): where there is no difference at all, one part in {2 / (1 - LEVEL):.0f} is told reproduced "
+        "by chance. Read single verdicts with this in mind."
+    )
 
 
 def judge(claim: Claim, study: Study, paper: Paper, gap: str = "") -> Verdict:

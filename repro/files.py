@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -115,12 +116,15 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The document in `path`. Raises CheckError naming the file when it is missing or not JSON."""
+    """The document in `path`, all its numbers finite as floats. Raises CheckError naming the file when it is missing or
+    not JSON.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     except FileNotFoundError as error:
         raise CheckError("no such file", where=str(path)) from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, NaN, a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number that is none
         raise CheckError(f"not a JSON document ({error})", where=str(path)) from error
     except OSError as error:
         raise CheckError(f"cannot be read ({error.strerror})", where=str(path)) from error
@@ -128,6 +132,18 @@ def read_json(path: Path) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def canonical_json(document: Any) -> str:

@@ -203,7 +203,13 @@ class _Numbers:
     def by_length(self) -> list[dict[str, Any]]:
         falls = 9.0 if self.config.variant.startswith("baseline.lstm") else 3.0
         return [
-            {"from": start, "to": end, "sentences": sentences, "bleu": max(0.0, self.bleu + 3.0 - falls * number)}
+            {
+                "by": "source",
+                "from": start,
+                "to": end,
+                "sentences": sentences,
+                "bleu": max(0.0, self.bleu + 3.0 - falls * number),
+            }
             for number, (start, end, sentences) in enumerate(
                 [(0, 10, 240), (11, 20, 180), (21, 30, 61), (31, 40, 17), (41, None, 2)]
             )

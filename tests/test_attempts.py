@@ -21,7 +21,7 @@ from repro.config import RunConfig
 from repro.runs import attempts
 from repro.runs.attempts import Attempt, claim, claims, newest
 from repro.runs.directory import RunDirectory
-from repro.runs.processes import Process
+from repro.runs.processes import Process, end_descendants
 
 RIVALS, ROUNDS = 8, 50
 PATIENCE = 30.0
@@ -232,6 +232,41 @@ def test_an_owner_wrongly_held_dead_notices_and_its_end_changes_nothing_for_the_
     assert (latest.number, latest.ended) == (2, None)
     new.end("done")
     assert not new.still_mine()
+
+
+@pytest.mark.parametrize("changes", [{"started": 1e300}, {"ttl": -1.0}, {"ttl": 10**400}, {"owner": None}])
+def test_of_a_claim_with_impossible_values_only_the_age_counts(run: RunDirectory, changes: dict[str, Any]) -> None:
+    first = claim(run)
+    assert first is not None
+    edit(first.path, **changes)
+    assert claim(run) is None
+    os.utime(first.path, (1.0, 1.0))
+    second = claim(run)
+    assert second is not None
+    second.end("done")
+
+
+def test_only_processes_below_this_one_with_the_word_are_ended() -> None:
+    code = "import time; print(flush=True); time.sleep(600)"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}, 'a-' 'word-b'])"
+    tagged, parent, other = (
+        subprocess.Popen([sys.executable, "-c", *line], stdout=subprocess.PIPE)
+        for line in ([code, "/tmp/a-word-b/x"], [nested], [code, "another"])
+    )
+    try:
+        for process in (tagged, parent, other):
+            assert process.stdout is not None
+            process.stdout.readline()
+        end_descendants("no-such-word")
+        assert [process.poll() for process in (tagged, parent, other)] == [None] * 3
+        end_descendants("a-word-b")
+        assert tagged.wait(PATIENCE) == -signal.SIGKILL
+        assert parent.wait(PATIENCE) != -signal.SIGKILL, "the one below it was ended, so it came to its own end"
+        assert other.poll() is None
+    finally:
+        for process in (tagged, parent, other):
+            process.kill()
+            process.wait()
 
 
 def test_a_buried_claim_can_be_taken_over_at_once_and_its_owner_notices(run: RunDirectory) -> None:

@@ -383,3 +383,33 @@ def test_the_transformer_trains_on_after_a_search():
     beam_search(model, src, DecodeConfig(extra_length=3))
     model.project(model(src, src != PAD, src)).sum().backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("cap", [0, -1])
+def test_a_cap_below_the_end_mark_is_an_error_and_no_longer_hypothesis(cap):
+    with pytest.raises(ValueError, match="the least is 1"):
+        beam_search(
+            Scripted(lambda first, prefix: dense({4: 1.0})), padded([[4], [4, 4]]), DecodeConfig(), caps=[3, cap]
+        )
+
+
+def test_caps_of_another_number_than_sentences_are_an_error():
+    with pytest.raises(ValueError, match="1 caps for 2 rows"):
+        beam_search(Scripted(lambda first, prefix: dense({4: 1.0})), padded([[4], [4, 4]]), DecodeConfig(), caps=[3])
+
+
+@pytest.mark.parametrize("source", [[], [5]])
+@pytest.mark.parametrize("beam", [6, 7, 50])
+def test_a_beam_wider_than_the_vocabulary_and_sources_without_pieces_are_searched(beam, source):
+    """With every hypothesis kept, the answer is the best of all there are."""
+    model, cap = ToyRecurrent(6, seed=3, sharpness=1.0), 2
+    (found,) = beam_search(model, padded([source]), DecodeConfig(beam=beam, alpha=0.0), caps=[cap])
+    after = rerun(model, source)
+    every = {
+        ids: sum(after(ids[:i])[piece] for i, piece in enumerate((*ids, EOS)))
+        for pieces in range(cap)
+        for ids in itertools.product(range(EOS + 1, 6), repeat=pieces)
+    }
+    best = max(every, key=every.__getitem__)
+    assert found.ids == best
+    assert found.log_probability == pytest.approx(every[best], abs=1e-5)

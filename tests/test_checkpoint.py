@@ -204,6 +204,21 @@ def test_a_later_whole_checkpoint_of_a_newer_owner_is_never_removed(tmp_path: Pa
     assert names(tmp_path) == ["step-00000020", "step-00000030", "step-00000040"]
 
 
+def test_a_checkpoint_that_is_not_confirmed_once_it_is_on_disk_leaves_all_as_it_was(tmp_path: Path) -> None:
+    for step in (10, 20):
+        save_step(tmp_path, step)
+    before = content(tmp_path)
+
+    def refuse() -> None:
+        (written,) = tmp_path.glob(".step-*/manifest.json")
+        assert json.loads(written.read_text())["step"] == 30
+        raise ArithmeticError("not ours any more")
+
+    with pytest.raises(ArithmeticError, match="not ours"):
+        save(tmp_path, 30, weights(30), optimizer(30), STATE, confirm=refuse)
+    assert content(tmp_path) == before
+
+
 def test_saving_a_step_again_replaces_it_whole_or_damaged(tmp_path: Path) -> None:
     save_step(tmp_path, 10)
     path = save_step(tmp_path, 20).path

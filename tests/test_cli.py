@@ -120,6 +120,11 @@ def test_nothing_heavy_is_imported_before_it_is_needed(tmp_path: Path, arguments
         ),
         ("train --scale smoke --variant E.learned --set model.max_positions=8 --out x", 3, ["E.learned", "line"]),
         ("train --scale smoke --set train.batch_tokens=8 --out x", 3, ["train.batch_tokens", "line"]),
+        (
+            "train --scale smoke --set train.average_checkpoints=6 --out x",
+            3,
+            ["train.average_checkpoints", "1500 steps have 5", "train.evaluate_every=250"],
+        ),
         ("data prepare smokey", 2, ["smokey", "smoke"]),
         ("data prepare multi30k_en_de --source nowhere", 3, ["nowhere"]),
         ("fly", 2, ["fly"]),

@@ -57,7 +57,7 @@ def study(tmp_path: Path) -> Path:
             (tiny_config(variant="A.h1", seed=seed, model=one_head), bad),
         ):
             bleu = sacrebleu.corpus_bleu(lines, [references]).score
-            groups = [{"from": 0, "to": 10, "sentences": 30, "bleu": bleu - seed}]
+            groups = [{"by": "source", "from": 0, "to": 10, "sentences": 30, "bleu": bleu - seed}]
             test = {"bleu": bleu, "reference_sha256": digest, "bleu_by_length": groups}
             made.run(config, test=test).write_hypotheses("test", lines)
     two = TransformerConfig(n_layers=2, d_model=32, d_ff=64, n_heads=2)
@@ -168,6 +168,15 @@ def test_a_row_that_cannot_be_compared_is_one_clear_line(
     shown = capsys.readouterr()
     assert words in shown.err
     assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+def test_samples_of_a_search_are_not_compared(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = tmp_path / "search"
+    write_json(search / "study.json", json.loads((study / "study.json").read_text()) | {"kind": "search"})
+    assert ablate(["compare", f"{search}:base", f"{search}:A.h1"]) == 2
+    told = capsys.readouterr().err
+    assert "not comparable at equal budget" in told
+    assert "ablate status" in told
 
 
 def test_scores_of_other_references_are_not_compared(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,6 +170,11 @@ def test_a_setting_typed_on_the_command_line_has_the_keys_type(key: str, text: s
         ("train.micro_batch_tokens", "0", "micro_batch_tokens is 0"),
         ("data.vocabulary_size", "-1", "vocabulary_size is -1"),
         ("decode.beam", "0", "beam is 0"),
+        ("decode.beam", "1e9", "beam is 1000000000, the most is 1000"),
+        ("model.d_model", "1e9", "d_model is 1000000000, the most is 131072"),
+        ("model.d_v", "1e9", "d_v is 1000000000"),
+        ("model.n_layers", "1e6", "n_layers is 1000000"),
+        ("data.vocabulary_size", "1e15", "vocabulary_size is 1000000000000000"),
     ],
 )
 def test_a_wrong_setting_is_one_line_with_exit_code_2(key: str, text: str, told: str) -> None:

@@ -96,6 +96,39 @@ def test_two_fresh_runs_of_one_seed_have_equal_bits(
     assert bits(again) == bits(undisturbed)
 
 
+def test_an_owner_that_was_held_dead_and_comes_back_changes_nothing_of_the_new_owners(
+    corpus: Prepared, tmp_path: Path
+) -> None:
+    run = made(tmp_path, corpus, configuration(corpus, average_checkpoints=2))
+    rivals: list[attempts.Attempt] = []
+    found: dict[Path, bytes] = {}
+
+    def content() -> dict[Path, bytes]:
+        files = [path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "attempts"]
+        return {path: path.read_bytes() for path in files}
+
+    class Watch(Notes):
+        def progress(self, event: Progress) -> None:
+            super().progress(event)
+            if event.step == 8 and event.note and not rivals:  # its evaluation
+                latest = attempts.newest(run)
+                assert latest is not None
+                attempts.bury(latest, "its machine was suspended")
+                rival = attempts.claim(run)
+                assert rival is not None
+                rivals.append(rival)
+                found.update(content())
+
+    assert execute(run, observer=Watch()).attempt == 2
+    assert content() == found
+    assert [(claim.number, claim.ended) for claim in attempts.claims(run)][1:] == [(2, None)]
+    rivals[0].end("stopped")
+    assert execute(run).state == "done"
+    plain = made(tmp_path / "plain", corpus, configuration(corpus, average_checkpoints=2))
+    execute(plain)
+    assert bits(run) == bits(plain)
+
+
 def test_another_seed_gives_another_model(corpus: Prepared, undisturbed: RunDirectory, tmp_path: Path) -> None:
     other = made(tmp_path, corpus, dataclasses.replace(configuration(corpus), seed=2))
     execute(other)
@@ -399,22 +432,6 @@ def test_the_best_evaluations_are_those_with_the_least_validation_perplexity(cor
     }
     best = min(curve, key=lambda step: (curve[step], step))
     assert [path.stem for path in run.checkpoints.glob("snapshot-*")] == [f"snapshot-{best:08d}"]
-
-
-def test_an_owner_that_was_held_dead_writes_nothing_more(corpus: Prepared, tmp_path: Path) -> None:
-    run = made(tmp_path, corpus, configuration(corpus))
-
-    def overtaken() -> bool:
-        newest = attempts.newest(run)
-        assert newest is not None
-        following = newest.path.with_name(f"{newest.number + 1:04d}.json")
-        if newest.number == 1:
-            following.write_bytes(newest.path.read_bytes())
-        return False
-
-    execute(run, stop=overtaken)
-    assert run.result() is None
-    assert not list(run.checkpoints.glob("step-*"))
 
 
 def test_what_happens_is_told_in_words(corpus: Prepared, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_reading_names_the_file_that_is_missing_or_not_json(tmp_path: Path) -> N
     path = tmp_path / "file.json"
     with pytest.raises(CheckError, match=r"file\.json: no such file"):
         files.read_json(path)
-    for content in (b"", b"{", b'{"a": 1', b"\xff\xfe", b"\x00"):
+    for content in (b"", b"{", b'{"a": 1', b"\xff\xfe", b"\x00", b"NaN", b"[-1e999]", b"1" + 400 * b"0"):
         path.write_bytes(content)
         with pytest.raises(CheckError, match=r"file\.json: not a JSON document"):
             files.read_json(path)

@@ -297,6 +297,8 @@ def test_a_study_with_a_longer_budget_is_told_which_run_to_begin_from(corpus: Pr
     assert study(30).directory.continues() == tmp_path / "s" / "runs" / study(30).path.name / ".." / first.path.name
     never = study(40)
     assert never.directory.continues() is not None
+    (never.path / "config.json").unlink()  # as a kill between the plan and the run's directory leaves it
+    assert study(40).directory.continues() is not None
     shutil.move(tmp_path / "s", tmp_path / "moved")
     moved = RunDirectory(tmp_path / "moved" / "runs" / never.path.name).continues()
     assert moved is not None

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ from torch import Tensor
 
 from repro.data.batches import collate, split_batch
 from repro.data.prepared import Prepared
+from repro.errors import UsageError
+from repro.runs import launch
 from repro.runs.directory import RunDirectory, Status
-from repro.runs.events import Progress
+from repro.runs.events import Progress, Silent
 from repro.runs.execute import execute
 from repro.runs.outcome import TIMES
+from repro.runs.owned import owned_directory
+from repro.training.joining import to_join
 from repro.training.weights import load_weights
 
 TESTS = Path(__file__).parent
@@ -283,7 +288,9 @@ def test_no_process_outlives_its_starter(corpus: Prepared, tmp_path: Path) -> No
     run = made(tmp_path, corpus)
     code = "import sys; from pathlib import Path; from repro.runs.directory import RunDirectory; "
     code += "from repro.runs.execute import execute; execute(RunDirectory(Path(sys.argv[1])), processes=2)"
-    starter = subprocess.Popen([sys.executable, "-c", code, str(run.path)], env=ENVIRONMENT)
+    place = tmp_path / "tmp"
+    place.mkdir()
+    starter = subprocess.Popen([sys.executable, "-c", code, str(run.path)], env=ENVIRONMENT | {"TMPDIR": str(place)})
     ends = time.monotonic() + PATIENCE
     while run.environment() is None:
         assert time.monotonic() < ends
@@ -296,6 +303,9 @@ def test_no_process_outlives_its_starter(corpus: Prepared, tmp_path: Path) -> No
         assert time.monotonic() < ends, "a process lives on without its starter"
         time.sleep(0.05)
     assert run.status().state == "stopped"
+    assert list(place.glob("ablate-*/meeting"))
+    new = owned_directory(place, "ablate-")
+    assert list(place.iterdir()) == [new], "what it left is cleared away by the next"
 
 
 def alive(pid: int) -> bool:
@@ -320,6 +330,35 @@ def test_a_process_that_fails_leaves_its_reason_to_the_run(corpus: Prepared, tmp
     assert seen
     assert seen[0].state == "failed"
     assert str(gone) in seen[0].reason
+
+
+def test_a_line_cut_short_by_a_processs_end_hides_no_exit() -> None:
+    crew = launch._Crew(Silent(), lambda: False, Path("log"))
+    line = [sys.executable, "-c", "import sys; print('{\"ending', end=''); sys.exit(3)"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+    crew.members.append(launch._Member(process, BytesIO()))
+    crew._read(0)
+    assert crew.events.get_nowait() == launch._Exit(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
+        ({"WORLD_SIZE": "2"}, "RANK, MASTER_ADDR, MASTER_PORT is missing"),
+        ({"WORLD_SIZE": "2", "RANK": "-1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK is '-1'"),
+        ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "one"}, "MASTER_PORT is 'one'"),
+    ],
+)
+def test_an_environment_that_tells_of_no_group_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], told: str
+) -> None:
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=told):
+        to_join()
 
 
 @pytest.mark.slow

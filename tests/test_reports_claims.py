@@ -177,7 +177,7 @@ def test_rows_that_are_not_there_are_not_tested_and_named():
     found = verdicts(Made().row("base", 25.8).study(), PAPER)
     assert {verdict.state for verdict in found} == {"not tested"}
     assert len(found) == len(load_claims())
-    assert "the study has no row A.h1" in found[0].sentence
+    assert "the study lacks A.h1" in found[0].sentence
     assert found[0].runs == ()
     assert found[0].n == 0
 
@@ -275,9 +275,9 @@ def test_unscaled_attention_is_compared_between_sizes_of_keys(far, near, state):
     assert told.effect.mean == pytest.approx(far - near, abs=0.05)
 
 
-def by_length(start: float, step: float) -> dict:
+def by_length(start: float, step: float, by: str = "source") -> dict:
     groups = [
-        {"from": 10 * place + 1, "to": 10 * place + 10, "sentences": 100, "bleu": start - step * place}
+        {"by": by, "from": 10 * place + 1, "to": 10 * place + 10, "sentences": 100, "bleu": start - step * place}
         for place in range(4)
     ]
     return {"bleu_by_length": groups}
@@ -296,8 +296,22 @@ def test_falling_off_with_length_is_compared_with_bases_fall():
     assert verdict("lstm-length", study(4.0)).state == "reproduced"
     assert verdict("lstm-length", study(-1.0)).state == "contradicted"
     assert "% of BLEU a ten words" in verdict("lstm-length", study(4.0)).sentence
+    assert "by the length of its sources" in verdict("lstm-length", study(4.0)).budget
     bare = Made(4).row("base", 30.0).row("baseline.lstm", 15.0).study()
     assert verdict("lstm-length", bare).state == "not tested"
+
+
+def test_lengths_of_sources_and_of_references_are_not_compared_with_one_another():
+    def told(old: str, of_lstm: str):
+        made = Made(4).row("base", 30.0).row("baseline.lstm", 15.0)
+        for name, start, step, by in (("base", 32.0, 1.0, old), ("baseline.lstm", 20.0, 4.0, of_lstm)):
+            for run in made.rows[name]:
+                run.result["test"].update(by_length(start + 0.1 * run.seed, step + (0.05 * (run.seed % 2)), by))
+        return verdict("lstm-length", made.study())
+
+    assert told("reference", "reference").state == "reproduced"  # as results of earlier versions are
+    assert "by the length of its references" in told("reference", "reference").budget
+    assert told("reference", "source").state == "not tested"
 
 
 # What the data cannot carry.

@@ -34,7 +34,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     diverged = ("diverged", "x")
     states = {("A.h1", 2): ("failed", "x"), ("scaling.off", 1): diverged, ("scaling.off", 2): diverged}
     path = tmp_path_factory.mktemp("studies") / "s"
-    only = ("base", "A.h1", "scaling.off", "positions.none")
+    only = ("base", "A.h1", "A.h4", "A.h16", "scaling.off", "positions.none")
     return load_study(full_study(path, only=only, seeds=(1, 2), states=states).path)
 
 
@@ -249,6 +249,27 @@ def test_families_are_told_apart_by_length(whole: Study) -> None:
     assert {"base", "baseline.lstm", "baseline.convs2s", "up to 10", "31–40", "17 sentences"} <= set(shown)
     assert not any("over 40" in text for text in shown)  # two sentences there: left out, and said so
     assert "fewer than 10 sentences are left out" in picture.caption
+
+
+def test_lengths_say_whose_they_are_and_mix_none(tmp_path: Path) -> None:
+    study = load_study(full_study(tmp_path / "s", only=["base", "A.h1", "A.h4"], seeds=(1, 2)).path)
+    picture = lengths_picture(study)
+    assert picture is not None
+    assert "length of the source, words" in texts(picture.wide.file)
+    old = [run for run in study.finished if run.variant == "A.h1"]
+    for run in old:
+        for group in run.result["test"]["bleu_by_length"]:
+            del group["by"]  # as results of earlier versions
+    mixed = lengths_picture(study)
+    assert mixed is not None
+    assert "A.h1" not in texts(mixed.wide.file)
+    assert "2 runs of an earlier version, grouped by reference, left out" in mixed.caption
+    for run in study.finished:
+        for group in run.result["test"]["bleu_by_length"]:
+            group.pop("by", None)
+    every = lengths_picture(study)
+    assert every is not None
+    assert "length of the reference, words" in texts(every.wide.file)
 
 
 def test_published_systems_stand_apart_on_the_same_axes(whole: Study) -> None:

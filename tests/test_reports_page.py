@@ -429,6 +429,8 @@ def test_every_claim_has_its_verdict_and_leads_to_its_rows(tmp_path: Path) -> No
     told = words(claims)
     for claim in load_claims():
         assert claim.sentence in told
+    assert f"not corrected over the {len(load_claims())} claims" in told
+    assert "not corrected over the" in text_of(made.path)
     row = claims[claims.index("Without positions the model fails.") :]
     row = row[: row.index("</tr>")]
     assert 'class="verdict reproduced"' in row  # 78 BLEU below base, with seeds a third of a point apart
@@ -459,14 +461,14 @@ def test_parts_of_one_experiment_are_one_study(tmp_path: Path) -> None:
     assert "3 rows with seed 1" in told
 
 
-def test_a_search_is_marked_and_gets_no_verdicts(tmp_path: Path) -> None:
-    path = full_study(tmp_path / "s", only=["base", "A.h1"], seeds=(1, 2)).path
+def test_a_search_has_no_report_and_says_where_to_look(tmp_path: Path) -> None:
+    path = full_study(tmp_path / "s", only=["base", "A.h1"], seeds=(1,)).path
     plan = json.loads((path / "study.json").read_text(encoding="utf-8"))
     write_json(path / "study.json", plan | {"kind": "search"})
-    page = page_of(path)
-    assert "Not comparable at equal budget" in words(page)
-    assert '<section id="claims">' not in page
-    assert 'name="budget"' not in page
+    with pytest.raises(UsageError, match=r"not comparable at equal budget.*ablate status") as refused:
+        write_report(path)
+    assert "\n" not in str(refused.value)
+    assert not (path / "report").exists()
 
 
 def test_a_later_report_takes_away_only_what_an_earlier_one_wrote(tmp_path: Path) -> None:

@@ -446,6 +446,15 @@ def test_a_metric_written_twice_for_a_step_is_read_once(run: RunDirectory) -> No
     assert run.metrics() == [line(1, bleu=5), line(2, loss=2), line(1, loss=3)]
 
 
+@pytest.mark.parametrize(
+    "text", ['{"a": NaN}', '{"a": 1e999}', '{"a": 1}, "step": 1e999', '{"a": 1' + 400 * "0" + "}", "[" * 100_000]
+)
+def test_a_number_that_is_none_is_a_damaged_line(run: RunDirectory, text: str) -> None:
+    (run.path / "metrics.jsonl").write_text(f'{{"step": 1, "time": 1, "metrics": {text}}}\n')
+    with pytest.raises(CheckError, match=r"metrics\.jsonl:1: not a line of metrics"):
+        run.metrics()
+
+
 def test_a_damaged_line_in_the_middle_is_named(run: RunDirectory) -> None:
     (run.path / "metrics.jsonl").write_bytes(b'{"step": 1, "time": 1, "metrics": {"a": 1}}\nrubbish\n{"step": 2}\n')
     with pytest.raises(CheckError, match=r"metrics\.jsonl:2: not a line of metrics"):

@@ -144,10 +144,12 @@ def test_bleu_by_length_groups_by_words_of_the_references_or_sources():
     )
     groups = bleu_by_length(hypotheses, references, edges=(4, 5, 7))
     assert [(group["from"], group["to"], group["sentences"]) for group in groups] == [(5, 5, 2), (8, None, 1)]
+    assert {group["by"] for group in groups} == {"reference"}
     assert groups[1]["bleu"] == pytest.approx(100)
     assert groups[0]["bleu"] == pytest.approx(score(hypotheses[:2], references[:2])["bleu"])
     by_source = bleu_by_length(hypotheses, references, sources=["", "a b c d e f", "a"], edges=(4, 5, 7))
     assert [(group["from"], group["to"], group["sentences"]) for group in by_source] == [(0, 4, 2), (6, 7, 1)]
+    assert {group["by"] for group in by_source} == {"source"}
     with pytest.raises(CheckError, match="2 sources for 3 references"):
         bleu_by_length(hypotheses, references, sources=["a", "b"])
 

@@ -86,6 +86,10 @@ def test_a_space_is_read(tmp_path: Path) -> None:
         ("grace: 300, ", "", 7, ["grace"]),
         ("objective:", "aim:", 6, ["aim", "objective"]),
         ("{grace: 300", "{grace: [300", 7, ["YAML"]),
+        ("[0.0, 0.1, 0.3]", "[!!python/object 1]", 3, ["value"]),
+        ("[0.0, 0.1, 0.3]", "[2001-01-01]", 3, ["model.dropout", "no number"]),
+        ("[0.01, 3.0]", "[0.01, .inf]", 2, ["train.learning_rate_factor", "no number"]),
+        ("model.dropout:", "[a, b]:", 3, ["key", "no word"]),
     ],
 )
 def test_a_wrong_space_is_one_line_that_names_key_and_line(
@@ -98,6 +102,14 @@ def test_a_wrong_space_is_one_line_that_names_key_and_line(
     assert told.startswith(f"{tmp_path / 'space.yaml'}:{line}: ")
     assert all(word in told for word in words), told
     assert "\n" not in told
+
+
+@pytest.mark.parametrize("text", ["", "~", "- 1", "space: {}", "space: \0", "space: " + 3000 * "["])
+def test_a_file_that_is_no_space_at_all_is_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        space_in(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'space.yaml'}:")
+    assert "\n" not in str(caught.value)
 
 
 def test_numbers_in_the_short_form_that_yaml_takes_for_texts_are_numbers(tmp_path: Path) -> None:
@@ -141,6 +153,20 @@ def test_a_base_that_gives_asha_nothing_to_compare_is_refused(
     with pytest.raises(UsageError) as caught:
         selection_of(space_in(tmp_path), "smoke", samples=1, seed=1, settings=settings)
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.dropout=0.2", ["model.dropout", "set and searched", "space.yaml:3"]),
+        ("train.budget=900", ["budget", "set twice", "`budget: 600`"]),
+    ],
+)
+def test_a_setting_that_the_file_would_overrule_is_refused(tmp_path: Path, setting: str, words: list[str]) -> None:
+    space = space_in(tmp_path, SPACE + "budget: 600\n")
+    with pytest.raises(UsageError) as caught:
+        selection_of(space, "smoke", samples=1, seed=1, settings=[setting])
+    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

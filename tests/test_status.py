@@ -103,6 +103,15 @@ def test_a_run_whose_process_is_seen_to_be_gone_is_told_so(tmp_path: Path) -> No
     held.end("stopped")
 
 
+def test_a_run_that_the_disk_does_not_let_be_read_is_told_and_hides_no_other(tmp_path: Path) -> None:
+    study = study_of(tmp_path, ["base", "A.h1"])
+    finish(study.runs[1])
+    (study.runs[0].path / "attempts").write_text("in the way")
+    broken, fine = (look(run) for run in study.runs)
+    assert (broken.status.state, fine.status.state) == ("failed", "done")
+    assert "Not a directory" in broken.remark
+
+
 def test_a_read_only_study_is_shown_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = study_of(tmp_path, ["base", "A.h1"])
     finish(study.runs[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -21,13 +22,14 @@ from sweep_driver import DIES_ONCE, DIVERGES, FAILS, IS_WRONG, SECONDS, pretende
 
 from ablations import cluster
 from ablations.cluster import Cluster, Resources, available_cpus, check_room
-from ablations.owned import owned_directory
 from ablations.study import Study, StudyRun
+from ablations.sweep import each_once
 from ablations.worker import Order, RunError, StopWatch, work
 from repro.errors import CheckError, UsageError
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory, Status
 from repro.runs.outcome import TIMES
+from repro.runs.owned import owned_directory
 from repro.runs.processes import Process
 
 TESTS = Path(__file__).parent
@@ -125,9 +127,7 @@ def test_a_ray_that_died_ends_the_sweep_with_a_word_instead_of_being_waited_for(
     drivers.append(Driver(tmp_path, ["base"], 3600.0))
     wait_for(lambda: bool(drivers[0].running()), "a run")
     (owner,) = drivers[0].running()
-    children = Path(f"/proc/{drivers[0].process.pid}/task/{drivers[0].process.pid}/children").read_text().split()
-    (raylet,) = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
-    os.kill(raylet, signal.SIGKILL)
+    os.kill(raylet_of(drivers[0].process.pid), signal.SIGKILL)
     code, output = drivers[0].end()
     assert code == 3
     assert "Ray died" in output
@@ -181,7 +181,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_run_goes_on_in_another(
         for _ in range(3):
             os.kill(worker, number)
         wait_for(lambda attempt=attempt: states(tmp_path)["base"].attempt == attempt + 1, "another try")
-    drivers[0].process.send_signal(signal.SIGINT)
+    drivers[0].process.send_signal(signal.SIGTERM)  # which Ray answers by an exit, if it is let
     assert drivers[0].end()[0] == 1
     run = Study.load(tmp_path).runs[0].directory
     assert [(claim.ended, claim.reason) for claim in attempts.claims(run)] == [("stopped", "asked to stop")] * 3
@@ -426,6 +426,50 @@ def test_what_a_killed_sweep_left_behind_is_cleared_away(tmp_path: Path) -> None
 def test_an_address_where_no_ray_answers_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckError, match=r"--address 127\.0\.0\.1:1: nobody answers"):
         Cluster(Resources(address="127.0.0.1:1"), wants_gpu=False, scratch=tmp_path).__enter__()
+
+
+@pytest.mark.parametrize("devices", [{"gpus_per_run": math.inf}, {"cpus_per_run": math.nan}, {"gpus_per_run": 1.5}])
+def test_a_number_of_devices_that_is_none_is_refused(devices: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(iter(devices)).replace("_", "-")):
+        Resources(**devices)
+
+
+@pytest.mark.slow
+def test_a_ray_that_does_not_come_up_in_time_is_started_again_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray._private import services
+
+    asked, raylets, said = services.get_node, [], []
+
+    def late(*arguments: Any) -> Any:
+        """What Ray asks its own first node until 30 s are over; at the first start it never comes up."""
+        if not raylets:
+            raylets.append(raylet_of(os.getpid()))
+            raise ValueError("The current node timed out during startup.")
+        return asked(*arguments)
+
+    monkeypatch.setattr(services, "get_node", late)
+    with Cluster(Resources(cpus=1), wants_gpu=False, scratch=tmp_path, say=said.append):
+        assert said == ["Ray does not start (The current node timed out during startup.): tried again"]
+        wait_for(lambda: not alive(raylets[0]), "the end of the first raylet")
+        assert raylet_of(os.getpid()) != raylets[0]
+
+
+def raylet_of(driver: int) -> int:
+    """The process id of the raylet that `driver` started."""
+    children = Path(f"/proc/{driver}/task/{driver}/children").read_text().split()
+    living = [int(pid) for pid in children if alive(int(pid))]
+    (raylet,) = [pid for pid in living if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
+    return raylet
+
+
+def test_a_run_of_several_rows_is_carried_out_once_under_the_name_it_bears(tmp_path: Path) -> None:
+    own = StudyRun(id="a", variant="base", seed=1, hash="h", path=tmp_path / "a")
+    twin = replace(own, id="b", variant="A.h8", same_as="a")
+    other = replace(own, id="c", variant="A.h1", path=tmp_path / "c")
+    assert each_once([own, other, twin]) == each_once([twin, other, own]) == [own, other]
+    assert each_once([twin]) == [twin]
 
 
 def node(**found: float) -> dict[str, Any]:

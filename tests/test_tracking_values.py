@@ -10,6 +10,8 @@ import pytest
 
 from ablations.tracking.names import cut, entity_name, shown
 from ablations.tracking.points import Tail, final_points
+from ablations.tracking.records import CREATED
+from ablations.tracking.server import Tracked
 from ablations.tracking.stores import store_of
 from repro.errors import UsageError
 
@@ -61,10 +63,19 @@ def test_a_server_keeps_its_own_artifacts(tmp_path: Path) -> None:
     assert store.name == "http://tracking:5000"
 
 
-@pytest.mark.parametrize("uri", ["./mlruns", "file:///tmp/mlruns", "nonsense", "sqlite://"])
+@pytest.mark.parametrize(
+    "uri", ["./mlruns", "file:///tmp/mlruns", "nonsense", "sqlite://", "http://[::1", "http://h:x1"]
+)
 def test_an_address_that_mlflow_cannot_use_is_wrong_usage(uri: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="MLFLOW_TRACKING_URI"):
         store_of(tmp_path, {"MLFLOW_TRACKING_URI": uri})
+
+
+@pytest.mark.parametrize("written", ["yesterday", "", "1e"])
+def test_an_mlflow_run_whose_time_of_making_somebody_overwrote_is_as_old_as_its_start(written: str) -> None:
+    first = Tracked(id="b", status="FINISHED", started=1000, tags={CREATED: written})
+    second = Tracked(id="a", status="FINISHED", started=9000, tags={CREATED: "2.5"})
+    assert sorted([second, first], key=lambda run: run.age) == [first, second]
 
 
 # Reading metrics.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from repro.config import TransformerConfig
 from repro.models.build import build_model
-from repro.models.dropout import Dropout
+from repro.models.dropout import Dropout, RandomSource
 from repro.models.transformer import Transformer
 
 VOCABULARY = 30
@@ -367,6 +367,14 @@ def test_dropout_follows_from_its_seed_and_is_off_in_evaluation() -> None:
     model.eval()
     assert torch.equal(run(3), run(4))
     assert torch.equal(run(3), model(src, src != 0, tgt))
+
+
+@pytest.mark.parametrize("probability", [0.99999, 0.999999999, 1.0 - 2**-53])
+def test_the_largest_dropouts_that_may_be_set_give_finite_numbers(probability: float) -> None:
+    TransformerConfig(dropout=probability)
+    dropped = Dropout(probability, RandomSource())(torch.ones(64, 1000))
+    assert bool(dropped.isfinite().all())
+    assert int((dropped == 0).sum()) > 63_900
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from chromium import Tab, browser_tab
 from tracking_study import MadeStudy
 
 from ablations.study import Study
@@ -165,60 +164,17 @@ def test_the_pages_in_a_browser_show_parent_children_and_comparison(study: MadeS
             pages.run(marker.parent.id): ["Child runs", "positions.none seed 1", "study/runs_done"],
             pages.compare(best_children(record, marker)): ["Comparing 4 Runs", *scored, "test/bleu"],
         }
-        browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-        assert browser, "this test looks at MLflow's pages in Chromium: install it (Debian: apt-get install chromium)"
-        texts = asyncio.run(_texts(browser, wanted))
+        texts = asyncio.run(_texts(wanted))
     assert sorted(scored, key=texts[pages.runs].index) == scored  # the best test BLEU first
 
 
-async def _texts(browser: str, wanted: dict[str, list[str]]) -> dict[str, str]:
-    """The text of each page once it holds all the words wanted there. Speaks the browser's DevTools protocol."""
-    import tempfile
-
-    import aiohttp
-
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-        flags += ["--remote-debugging-port=0", f"--user-data-dir={profile}", "--window-size=2600,1400", "about:blank"]
-        process = await asyncio.create_subprocess_exec(
-            browser, *flags, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-        )
-        try:
-            port = await _until(lambda: _devtools_port(Path(profile)), "the browser did not start")
-            async with aiohttp.ClientSession() as session:
-                tabs = await (await session.get(f"http://127.0.0.1:{port}/json")).json()
-                address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-                async with session.ws_connect(address, max_msg_size=0) as socket_:
-                    return {url: await _text(_Tab(socket_), url, words) for url, words in wanted.items()}
-        finally:
-            process.terminate()
-            await process.wait()
+async def _texts(wanted: dict[str, list[str]]) -> dict[str, str]:
+    """The text of each page once it holds all the words wanted there."""
+    async with browser_tab() as tab:
+        return {url: await _text(tab, url, words) for url, words in wanted.items()}
 
 
-def _devtools_port(profile: Path) -> int | None:
-    path = profile / "DevToolsActivePort"
-    return int(path.read_text().split()[0]) if path.exists() and "\n" in path.read_text() else None
-
-
-class _Tab:
-    def __init__(self, connection: Any) -> None:
-        self._connection, self._number = connection, 0
-
-    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        self._number += 1
-        await self._connection.send_json({"id": self._number, "method": method, "params": parameters})
-        async for message in self._connection:
-            answer = json.loads(message.data)
-            if answer.get("id") == self._number:
-                return dict(answer.get("result", {}))
-        raise AssertionError("the browser hung up")
-
-    async def text(self) -> str:
-        answer = await self.call("Runtime.evaluate", expression="document.body ? document.body.innerText : ''")
-        return str(answer["result"]["value"])
-
-
-async def _text(tab: _Tab, url: str, words: list[str]) -> str:
+async def _text(tab: Tab, url: str, words: list[str]) -> str:
     await tab.call("Page.navigate", url="about:blank")
     await tab.call("Page.navigate", url=url)
     text = ""
@@ -229,12 +185,3 @@ async def _text(tab: _Tab, url: str, words: list[str]) -> str:
         await asyncio.sleep(0.25)
     missing = [word for word in words if word not in text]
     raise AssertionError(f"{unquote(url)} lacks {missing}; it shows: {text[:2000]}")
-
-
-async def _until(check: Any, words: str) -> Any:
-    for _ in range(600):
-        found = check()
-        if found is not None:
-            return found
-        await asyncio.sleep(0.1)
-    raise AssertionError(words)

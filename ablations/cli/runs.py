@@ -35,7 +35,8 @@ def train(
 
     Started through torchrun, every process joins in one run.
     """
-    from ablations.checks import check_fits, check_memory
+    from ablations import reach
+    from ablations.checks import check_averaging, check_fits, check_memory
     from ablations.corpora import prepare_for
     from ablations.room import Room
     from ablations.selection import choose
@@ -43,8 +44,12 @@ def train(
     from ablations.tables import table_of
 
     selection = choose(table_of(variant), scale, only=[variant], settings=settings or (), profile=profile)
+    reach.refuse_without_effect(selection, settings or ())
+    for line in reach.notes(selection):
+        print(f"note: {line}")
     prepared = prepare_for(selection.base.data, source=source, say=print)
     config = selection.with_data(prepared.digest).rows[0].with_seed(seed)
+    check_averaging(config)
     check_fits(config, prepared)
     check_memory([config], Room.of_one_run(processes), prepared)
     return train_here(config, out, prepared.directory, options.console(), processes=processes)

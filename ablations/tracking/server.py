@@ -6,8 +6,8 @@ import logging
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -45,7 +45,10 @@ class Tracked:
     @property
     def age(self) -> tuple[float, str]:
         """Sorts the oldest first."""
-        return float(self.tags.get(CREATED, self.started / 1000)), self.id
+        created = self.started / 1000
+        with suppress(KeyError, ValueError):  # anybody may have written into a tag
+            created = float(self.tags[CREATED])
+        return created, self.id
 
 
 class Server:
@@ -105,28 +108,33 @@ class Server:
     def _search(self, experiments: list[str], query: str, *, deleted: bool) -> list[Tracked]:
         from mlflow.entities import ViewType
 
-        kind, token, found = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY, None, []
-        while True:
-            with self._plainly():
-                page = self._client.search_runs(
-                    experiments, query, run_view_type=kind, max_results=_RUNS_A_PAGE, page_token=token
-                )
-            found += [_tracked(run) for run in page]
-            token = page.token
-            if not token:
-                return found
+        kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+
+        def ask(token: str | None) -> Any:
+            return self._client.search_runs(
+                experiments, query, run_view_type=kind, max_results=_RUNS_A_PAGE, page_token=token
+            )
+
+        return [_tracked(run) for run in self._pages(ask)]
 
     def experiments(self) -> dict[str, str]:
         """The ids of all experiments by name."""
-        found: dict[str, str] = {}
-        token = None
-        while True:
+        found = self._pages(lambda token: self._client.search_experiments(page_token=token))
+        return {experiment.name: str(experiment.experiment_id) for experiment in found}
+
+    def _pages(self, ask: Callable[[str | None], Any]) -> Iterator[Any]:
+        """What all pages hold; `ask` gives the page of a token."""
+        seen: set[str | None] = set()
+        token: str | None = None
+        while token not in seen:
+            seen.add(token)
             with self._plainly():
-                page = self._client.search_experiments(page_token=token)
-            found |= {experiment.name: str(experiment.experiment_id) for experiment in page}
+                page = ask(token)
+            yield from page
+            if not page.token:
+                return
             token = page.token
-            if not token:
-                return found
+        raise TrackingError(f"MLflow at {self.store.name}: its pages have no end")
 
     def parents(self, experiment: str) -> list[Tracked]:
         """The parent runs of all studies in the experiment, oldest first."""

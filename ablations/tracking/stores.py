@@ -75,7 +75,11 @@ def store_of(study: Path, environment: Mapping[str, str] = os.environ) -> Store:
     if not uri:
         database = study / DATABASE
         return Store(uri=f"sqlite:///{database}", database=database, artifacts=study / ARTIFACTS, own=True)
-    scheme = urlsplit(uri).scheme.split("+")[0]
+    try:
+        scheme, _ = urlsplit(uri).scheme.split("+")[0], urlsplit(uri).port
+    except ValueError as error:  # what it tells is left out: it may be a part of a password
+        what = "the address cannot be read: its brackets or its port are none"
+        raise UsageError(what, where=URI_VARIABLE, fix="use http://HOST:PORT") from error
     if scheme == "sqlite" and uri.startswith(f"{urlsplit(uri).scheme}:///"):
         database = Path(uri.partition(":///")[2].split("?")[0]).absolute()
         own = database == study / DATABASE

@@ -64,8 +64,8 @@ def _known(name: str) -> Gpu | None:
     return None
 
 
-_PAPER_GIGABYTES = {"K80": 12, "K40": 12, "M40": 12, "P100": 16}
-"""Of one device, from NVIDIA's data sheets; a K80 board has two devices."""
+_PAPER_GIGABYTES = {"K80": 12, "K40": 12, "M40": 12, "P100": 12}
+"""Of one device, the smallest sold, from NVIDIA's data sheets; a K80 board has two devices."""
 
 
 def gpu_memory(gpu: str) -> int | None:

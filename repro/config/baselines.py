@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from repro.config.sizes import check_layers, check_widths
 from repro.errors import UsageError
 
 BaselineFamily = Literal["lstm", "lstm-attention", "gnmt", "convs2s"]
@@ -16,7 +17,10 @@ BaselineFamily = Literal["lstm", "lstm-attention", "gnmt", "convs2s"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LstmConfig:
-    """Encoder and decoder LSTM without attention: Sutskever et al. (2014), section 3.4."""
+    """Encoder and decoder LSTM without attention: Sutskever et al. (2014), section 3.4.
+
+    Where a baseline is not as in its paper and no option says so, `repro.config.paper.DEPARTURES` does, for reports.
+    """
 
     family: Literal["lstm"] = "lstm"
     n_layers: int = 4
@@ -31,7 +35,8 @@ class LstmConfig:
     """One matrix for source, target and softmax, as our Transformer has; the paper has three."""
 
     def __post_init__(self) -> None:
-        _at_least_one(n_layers=self.n_layers, d_embedding=self.d_embedding, d_hidden=self.d_hidden)
+        check_layers(n_layers=self.n_layers)
+        check_widths(d_embedding=self.d_embedding, d_hidden=self.d_hidden)
         _probability(self.dropout)
 
     @property
@@ -51,7 +56,8 @@ class LstmAttentionConfig:
     The paper's decoder is one gated recurrent layer that attends with its previous state and takes the context as
     input at the next step, so attention sits inside the time loop. Here, as in GNMT, the first decoder layer attends
     with its own output and the next layers take the context: all steps of a layer run as one fused call, and the
-    second layer's state still remembers what was attended to. Hence two decoder layers by default.
+    second layer's state still remembers what was attended to. Hence two decoder layers by default. Its recurrent layers
+    are LSTMs where the paper has gated recurrent units.
     """
 
     family: Literal["lstm-attention"] = "lstm-attention"
@@ -70,8 +76,8 @@ class LstmAttentionConfig:
     """One matrix for source, target and softmax; the paper has three. Needs d_out equal to d_embedding."""
 
     def __post_init__(self) -> None:
-        _at_least_one(encoder_layers=self.encoder_layers, decoder_layers=self.decoder_layers)
-        _at_least_one(
+        check_layers(encoder_layers=self.encoder_layers, decoder_layers=self.decoder_layers)
+        check_widths(
             d_embedding=self.d_embedding, d_hidden=self.d_hidden, d_attention=self.d_attention, d_out=self.d_out
         )
         _probability(self.dropout)
@@ -89,7 +95,11 @@ class LstmAttentionConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GnmtConfig:
-    """GNMT: Wu et al. (2016), section 3; `n_layers=4` is the common reproduction."""
+    """GNMT: Wu et al. (2016), section 3; `n_layers=4` is the common reproduction.
+
+    As there, a step's attention is asked by the first decoder layer's output of the same step, where the paper takes
+    that of the step before, and weights start from U(-0.1, 0.1).
+    """
 
     family: Literal["gnmt"] = "gnmt"
     n_layers: int = 8
@@ -104,10 +114,11 @@ class GnmtConfig:
     """One matrix for source, target and softmax, as our Transformer has."""
 
     def __post_init__(self) -> None:
-        _at_least_one(d_embedding=self.d_embedding, d_hidden=self.d_hidden, d_attention=self.d_attention)
+        check_widths(d_embedding=self.d_embedding, d_hidden=self.d_hidden, d_attention=self.d_attention)
         if self.n_layers < 2:
             fix = "use 2 or more: the second layer is the first to read what attention brings"
             raise UsageError(f"n_layers is {self.n_layers}", where="model", fix=fix)
+        check_layers(n_layers=self.n_layers)
         _probability(self.dropout)
 
     @property
@@ -143,12 +154,12 @@ class ConvS2SConfig:
     """One matrix for source, target and softmax. Needs d_out equal to d_embedding."""
 
     def __post_init__(self) -> None:
-        _at_least_one(d_embedding=self.d_embedding, d_out=self.d_out, max_positions=self.max_positions)
+        check_widths(d_embedding=self.d_embedding, d_out=self.d_out, max_positions=self.max_positions)
         for side, layers in (("encoder", self.encoder), ("decoder", self.decoder)):
             if not layers:
                 raise UsageError(f"{side} has no layers", where="model", fix="give pairs such as [[256, 3], [256, 3]]")
             for width, kernel in layers:
-                _at_least_one(**{f"a width of {side}": width, f"a kernel of {side}": kernel})
+                check_widths(**{f"a width of {side}": width, f"a kernel of {side}": kernel})
         even = [kernel for _, kernel in self.encoder if kernel % 2 == 0]
         if even:
             raise UsageError(
@@ -169,12 +180,6 @@ class ConvS2SConfig:
 
 BaselineConfig = LstmConfig | LstmAttentionConfig | GnmtConfig | ConvS2SConfig
 """Any baseline's configuration; told apart by `family`."""
-
-
-def _at_least_one(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise UsageError(f"{name} is {value}, the least is 1", where="model")
 
 
 def _probability(dropout: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from repro.config.sizes import check_layers, check_widths
 from repro.errors import UsageError
 
 
@@ -41,12 +42,10 @@ class TransformerConfig:
     """Rows of the table of learned positions; unused by sinusoids, which are computed for any length."""
 
     def __post_init__(self) -> None:
-        for name in ("n_layers", "d_model", "d_ff", "n_heads", "max_positions"):
-            _at_least_one(name, getattr(self, name))  # declared fields
-        for name in ("d_k", "d_v"):
-            width = getattr(self, name)
-            if width is not None:
-                _at_least_one(name, width)
+        check_layers(n_layers=self.n_layers)
+        check_widths(d_model=self.d_model, d_ff=self.d_ff, n_heads=self.n_heads, max_positions=self.max_positions)
+        given = {"d_k": self.d_k, "d_v": self.d_v}
+        check_widths(**{name: width for name, width in given.items() if width is not None})
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             probability = getattr(self, name)
             if not 0.0 <= probability < 1.0:
@@ -72,8 +71,3 @@ class TransformerConfig:
                 fix="use a divisor or set model.d_k and model.d_v",
             )
         return replace(self, d_k=self.d_k or width, d_v=self.d_v or width)
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise UsageError(f"{name} is {value}, the least is 1", where="model")

@@ -23,6 +23,30 @@ _RHYTHM = {
 }
 
 
+_ADAM = "optimizer: Adam with the Transformer's schedule"
+DEPARTURES: dict[str, tuple[str, ...]] = {
+    "lstm": (
+        f"{_ADAM} (its paper: gradient descent, halved rates)",
+        "first weights: U(-0.08, 0.08) times the root of 1000 / width (its paper: U(-0.08, 0.08), of width 1000)",
+    ),
+    "lstm-attention": (
+        f"{_ADAM} (its paper: Adadelta)",
+        "cells: LSTM (its paper: gated recurrent units)",
+        "attention: asked by the first decoder layer's new state, read by the layers above "
+        "(its paper: asked by the only layer's previous state, read by that layer)",
+        "first weights: the paper's deviations times the root of 1000 / width (its paper: width 1000)",
+    ),
+    "gnmt": (
+        f"{_ADAM} (its paper: Adam, then gradient descent)",
+        "attention: asked by the first decoder layer's output of the same step (its paper: of the step before)",
+        "first weights: U(-0.1, 0.1), as in the common reproduction, times the root of 1024 / width "
+        "(its paper: U(-0.04, 0.04))",
+    ),
+    "convs2s": (f"{_ADAM} (its paper: Nesterov's accelerated gradient)",),
+}
+"""What no option covers: where a baseline is not built or trained as its own paper did, by family."""
+
+
 def differs_from_paper(config: RunConfig) -> list[str]:
     """One line for each option of model, training and decoding that is not the paper's, e.g.
     "train.warmup_steps: 150 (paper: 4000)".

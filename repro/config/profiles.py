@@ -5,7 +5,8 @@ Sizes, dropout, batch and budget stay the scale's; a warm-up is a multiple of th
 the published 4000 steps. Each value was read in the code named as its source.
 
 No option covers this: that code also adds one learned vector, which names the target language, to every source
-position.
+position; and the first code draws the packed matrices of self-attention's queries, keys and values, and of the memory's
+keys and values, as one matrix each, from a range narrower by the root of 2 and of 1.5.
 """
 
 from __future__ import annotations

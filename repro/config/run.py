@@ -11,6 +11,7 @@ from repro import SEMANTICS_VERSION
 from repro.config.baselines import ConvS2SConfig, GnmtConfig, LstmAttentionConfig, LstmConfig
 from repro.config.model import TransformerConfig
 from repro.config.schema import from_document, to_document
+from repro.config.sizes import LARGEST_VOCABULARY
 from repro.errors import UsageError
 from repro.files import digest_of
 
@@ -31,6 +32,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _positive("data", vocabulary_size=self.vocabulary_size, max_pieces=self.max_pieces)
+        if self.vocabulary_size > LARGEST_VOCABULARY:
+            what = f"vocabulary_size is {self.vocabulary_size}, the most is {LARGEST_VOCABULARY}"
+            raise UsageError(what, where="data")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +104,10 @@ class TrainConfig:
                 )
 
 
+LARGEST_BEAM = 1000
+"""Above it a search that runs out of memory would be noticed after the training only."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodeConfig:
     """Beam search as in section 6.1: beam 4, alpha 0.6, at most source length + 50 pieces."""
@@ -113,6 +121,8 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         _positive("decode", beam=self.beam, extra_length=self.extra_length, batch_tokens=self.batch_tokens)
+        if self.beam > LARGEST_BEAM:
+            raise UsageError(f"beam is {self.beam}, the most is {LARGEST_BEAM}", where="decode", fix="the paper's is 4")
         if abs(self.alpha) > 10.0:
             raise UsageError(f"alpha is {self.alpha}", where="decode", fix="choose from -10 to 10; the paper's is 0.6")
 

@@ -64,8 +64,8 @@ def beam_search(
     `caps` are the most pieces generated for each row, end mark included; by default the row's own pieces without the
     end mark plus `config.extra_length`; never more than `model.max_positions`. Padding, unknown piece and start mark
     are never generated; probabilities are the model's own, not renormalised for that. Of equal candidates the lower
-    slot, then the lower piece wins. The model is put into evaluation mode and back. Raises FloatingPointError when the
-    model's probabilities are not finite.
+    slot, then the lower piece wins. The model is put into evaluation mode and back. Raises ValueError for a cap below 1
+    or caps of another number than rows, FloatingPointError when the model's probabilities are not finite.
     """
     if src.shape[0] == 0:
         return []
@@ -73,6 +73,8 @@ def beam_search(
     if caps is None:
         limits = src_mask.sum(1) - 1 + config.extra_length
     else:
+        if len(caps) != src.shape[0]:
+            raise ValueError(f"{len(caps)} caps for {src.shape[0]} rows")
         limits = torch.tensor(caps, dtype=torch.int64, device=src.device)
     if model.max_positions is not None:
         limits = limits.clamp(max=model.max_positions)
@@ -143,6 +145,8 @@ class _Search:
         self.sentences = torch.arange(batch, device=device)
         self.limits = limits
         self.caps: list[int] = limits.tolist()
+        if min(self.caps) < 1:
+            raise ValueError(f"a cap of {min(self.caps)} pieces: the least is 1, the end mark")
         penalties = [length_penalty(self.kind, cap, self.alpha) for cap in self.caps]
         self.limit_penalty = torch.tensor(penalties, dtype=torch.float64, device=device)
         self.live = torch.full((batch, self.beam), -torch.inf, dtype=torch.float64, device=device)

@@ -79,11 +79,12 @@ def bleu_by_length(
 ) -> list[dict[str, Any]]:
     """BLEU (13a, cased) of the sentences of each length in words, of the references or of the `sources` if given.
 
-    A document for each group that has sentences, the shortest first: `from` and `to` (words, both inside; `to` is None
-    for the last, open group), `sentences`, `bleu`. Raises CheckError as `score` does.
+    A document for each group that has sentences, the shortest first: `by` ("source" or "reference": whose words are
+    counted), `from` and `to` (words, both inside; `to` is None for the last, open group), `sentences`, `bleu`. Raises
+    CheckError as `score` does.
     """
     _check(hypotheses, references)
-    measured = references if sources is None else sources
+    by, measured = ("reference", references) if sources is None else ("source", sources)
     if len(measured) != len(references):
         raise CheckError(f"{len(measured)} sources for {len(references)} references", where="scores")
     members: list[list[int]] = [[] for _ in range(len(edges) + 1)]
@@ -93,7 +94,7 @@ def bleu_by_length(
     for start, end, lines in zip([0, *(edge + 1 for edge in edges)], [*edges, None], members, strict=True):
         if lines:
             bleu, _ = _bleu([hypotheses[line] for line in lines], [references[line] for line in lines], "13a")
-            groups.append({"from": start, "to": end, "sentences": len(lines), "bleu": bleu})
+            groups.append({"by": by, "from": start, "to": end, "sentences": len(lines), "bleu": bleu})
     return groups
 
 

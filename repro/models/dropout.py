@@ -55,6 +55,6 @@ def _cpu_mask(x: Tensor, probability: float, generator: torch.Generator) -> Tens
     """
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
     draws = words.view(torch.int16)[: x.numel()].view(x.shape)
-    cut = round(probability * 65536)
+    cut = min(round(probability * 65536), 65535)  # the division needs a share that is kept
     mask = torch.ge(draws, cut - 32768, out=torch.empty_like(x, memory_format=torch.contiguous_format))
     return mask.mul_(65536.0 / (65536 - cut))

@@ -50,7 +50,8 @@ class Gnmt(Seq2Seq[Source, RecurrentState]):
         self.dropout = Dropout(config.dropout, self.random)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """U(-0.1, 0.1) everywhere at the published width of 1024, wider where the model is narrower."""
+        """U(-0.1, 0.1) everywhere at the published width of 1024, as in the common reproduction, and wider where the
+        model is narrower."""
         initialise_uniform(self, 0.1 * widening(1024, self.config.d_hidden), generator)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Source:

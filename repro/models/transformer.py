@@ -212,8 +212,9 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
     def initialise(self, generator: torch.Generator) -> None:
         """Glorot-uniform projections, zero biases, unit LayerNorms, embeddings N(0, d_model^-0.5).
 
-        The fans are those of W^Q, W^K, W^V and W^O each as one matrix over all heads (d_model by n_heads * width), as
-        in the authors' first code; the packing does not widen them. Learned positions start as the embeddings do.
+        The fans are those of W^Q, W^K, W^V and W^O each as one matrix over all heads (d_model by n_heads * width); the
+        packing does not widen them. The authors' first code drew what is packed as one matrix, and so from a narrower
+        range. Learned positions start as the embeddings do.
         """
         std = self.config.d_model**-0.5
         for module in self.modules():

@@ -36,6 +36,8 @@ TTL_SECONDS = 120.0
 """Silence after which an owner on another machine is held dead."""
 
 _BEATS_PER_TTL = 6
+_END_OF_TIME = 1e11
+"""Unix seconds (in the year 5138) that no claim comes to."""
 _SHORT = 400
 """Characters of a reason that fit beside a claim into the first block of its file."""
 _NAME = re.compile(r"\d{4,}\.json")
@@ -234,8 +236,8 @@ def _read(path: Path) -> Claim:
             path=path,
             number=int(path.stem),
             owner=Process.read(document["owner"]),
-            started=float(document["started"]),
-            ttl=float(document["ttl"]),
+            started=_seconds(document["started"]),
+            ttl=_seconds(document["ttl"]),
             beat=beat,
             ended=ended["state"] if ended is not None else None,
             reason=str(ended["reason"]) if ended is not None else "",
@@ -243,7 +245,7 @@ def _read(path: Path) -> Claim:
             buried=bool(ended.get("buried")) if ended is not None else False,
             by={str(key): str(value) for key, value in document.get("by", {}).items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Claim(
             path=path,
             number=int(path.stem),
@@ -254,6 +256,14 @@ def _read(path: Path) -> Claim:
             ended=None,
             reason="",
         )
+
+
+def _seconds(value: Any) -> float:
+    """`value` as a time; ValueError when no clock can show it."""
+    seconds = float(value)
+    if not 0.0 <= seconds < _END_OF_TIME:
+        raise ValueError(f"{seconds} s")
+    return seconds
 
 
 def _overwrite(path: Path, content: bytes) -> None:

@@ -101,7 +101,7 @@ class RunDirectory:
         Raises CheckError when the directory belongs to another configuration or to something else.
         """
         run = RunDirectory(path)
-        if not run._config_path.exists():
+        if not run.made:
             run._check_empty()
             document = {
                 "schema": SCHEMA,
@@ -121,6 +121,11 @@ class RunDirectory:
         return run
 
     # What the run is.
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a run in the directory."""
+        return self._config_path.exists()
 
     @property
     def checkpoints(self) -> Path:
@@ -291,7 +296,7 @@ class RunDirectory:
 
     def _identity(self) -> dict[str, Any]:
         """config.json, checked against its own hash."""
-        if not self._config_path.exists():
+        if not self.made:
             raise CheckError("no run directory (no config.json)", where=str(self.path))
         document = _checked(self._config_path)
         try:
@@ -324,7 +329,7 @@ class RunDirectory:
             return
         except OSError as error:
             raise disk_error(error, self.path) from error
-        if names and not self._config_path.exists():  # another process may have made it just now
+        if names and not self.made:  # another process may have made it just now
             what = f"is no run directory and not empty (holds {min(names)!r})"
             raise CheckError(what, where=str(self.path), fix="choose another directory")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -63,7 +64,7 @@ def execute_joined(
     """
     from repro.runs.session import lead
     from repro.runs.training import follow
-    from repro.training.parallel import Group
+    from repro.training.parallel import Group, LostError
 
     group, begun = Group.join(), False
 
@@ -72,14 +73,18 @@ def execute_joined(
         begun = group.tell({"begin": True})["begin"]
         lead(run, attempt, observer or Silent(), stop, data_directory, group)
 
+    failed = Status(state="failed", reason="it or another process of the run failed")
     if group.rank == 0:
         status = claimed(run, work)
         if not begun:
-            group.tell({"begin": False})
-    elif group.tell({})["begin"] and not follow(run, data_directory, group):
-        return group.rank, Status(state="failed", reason="it or another process of the run failed")
+            with suppress(LostError):  # the others are gone: there is nobody to tell
+                group.tell({"begin": False})
     else:
-        status = run.status()
+        try:
+            went_well = not group.tell({})["begin"] or follow(run, data_directory, group)
+        except LostError:  # rank 0 could not even begin, and has told why
+            went_well = False
+        status = run.status() if went_well else failed
     if status.state != "failed":
         group.close()
     return group.rank, status

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,10 +27,12 @@ from repro.runs.directory import RunDirectory
 from repro.runs.ending import Ending
 from repro.runs.events import Observer, Progress
 from repro.runs.member import Errand
+from repro.runs.owned import owned_directory
 
 GRACE_SECONDS = 20.0
 """How long the other processes may take to notice that one is gone, or that the run is at its end."""
 
+_PREFIX = "ablate-"
 _POLL_SECONDS = 0.2
 _TAIL = 2000
 """Characters of what a dead process said last that are kept."""
@@ -54,24 +57,25 @@ def launch(
 
     On a machine with GPUs each process takes one. `stop` is asked now and then. Tracebacks go to `log`.
     """
-    with tempfile.TemporaryDirectory(prefix="ablate-") as folder:
-        crew = _Crew(observer, stop, log)
-        try:
-            for rank in range(processes):
-                crew.start(
-                    Errand(
-                        run=str(run.path.absolute()),
-                        attempt=attempt,
-                        log=str(log.absolute()),
-                        data_directory=None if data_directory is None else str(data_directory.absolute()),
-                        rank=rank,
-                        size=processes,
-                        meeting=str(Path(folder) / "meeting"),
-                    )
+    folder = owned_directory(Path(tempfile.gettempdir()), _PREFIX)
+    crew = _Crew(observer, stop, log)
+    try:
+        for rank in range(processes):
+            crew.start(
+                Errand(
+                    run=str(run.path.absolute()),
+                    attempt=attempt,
+                    log=str(log.absolute()),
+                    data_directory=None if data_directory is None else str(data_directory.absolute()),
+                    rank=rank,
+                    size=processes,
+                    meeting=str(folder / "meeting"),
                 )
-            return crew.watch()
-        finally:
-            crew.end()
+            )
+        return crew.watch()
+    finally:
+        crew.end()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(slots=True)
@@ -189,8 +193,9 @@ class _Crew:
         """Queue what a process tells and, after all of it, its exit code."""
         process = self.members[rank].process
         assert process.stdout is not None
-        for line in process.stdout:
-            self.events.put(json.loads(line))
+        with suppress(ValueError):  # a line that was cut short by its end
+            for line in process.stdout:
+                self.events.put(json.loads(line))
         self.events.put(_Exit(rank, process.wait()))
 
 

@@ -75,8 +75,11 @@ def _read_line(text: bytes, where: str) -> MetricLine:
     try:
         document = json.loads(text)
         metrics = {str(name): float(value) for name, value in document["metrics"].items()}
-        return MetricLine(step=int(document["step"]), time=float(document["time"]), metrics=metrics)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        line = MetricLine(step=int(document["step"]), time=float(document["time"]), metrics=metrics)
+        if not all(math.isfinite(value) for value in (line.time, *metrics.values())):
+            raise ValueError("a number that is not finite")
+        return line
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckError("not a line of metrics", where=where, fix="remove the line") from error
 
 

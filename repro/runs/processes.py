@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,27 @@ class Process:
         if state in _GONE or (self.start and start != self.start):
             return False
         return True if self.start else None
+
+
+def end_descendants(word: str) -> None:
+    """Kill every process below this one whose command line holds `word`, a name that only they can have."""
+    children: dict[int, list[int]] = {}
+    for pid in [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]:
+        children.setdefault(_parent(pid), []).append(pid)
+    below, found = [os.getpid()], []
+    while below:
+        found += below
+        below = [child for pid in below for child in children.get(pid, [])]
+    for pid in found[1:]:
+        if word in _first_line(_PROC / str(pid) / "cmdline"):
+            with suppress(OSError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    """The process that started `pid`; 0 when that is not known."""
+    fields = _first_line(_PROC / str(pid) / "stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
 
 
 def _place() -> tuple[str, str, str]:

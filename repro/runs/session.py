@@ -135,6 +135,7 @@ class Session:
                 "micro_batch_tokens": self._trainer.micro_batch_tokens,
                 "processes": self._group.size,
             },
+            confirm=self._check_mine,
         )
         self._counters.seconds.checkpoint += time.perf_counter() - started
         self._saved_at = self._counters.seconds.train
@@ -145,6 +146,7 @@ class Session:
         return self._counters.seconds.train - self._saved_at >= wait
 
     def _check_mine(self) -> None:
+        """Raise Superseded once a newer owner is at work, whose files are not to be touched."""
         if not self._attempt.still_mine():
             raise Superseded
 
@@ -193,6 +195,7 @@ class Session:
             "none": None,
         }[self._config.train.valid_decode]
         scores = self._score("valid", decode, protocols=("13a",)).scores
+        self._check_mine()
         self._snapshots.add(self._counters.step, scores["perplexity"], self._trainer.weights())
         names = ("perplexity", "bleu", "chrf")
         self._log({f"valid/{name}": scores[name] for name in names if scores.get(name) is not None})
@@ -247,6 +250,7 @@ class Session:
     # Telling.
 
     def _log(self, metrics: dict[str, float]) -> None:
+        self._check_mine()
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._run.append_metrics(MetricLine(step=self._counters.step, time=time.time(), metrics=finite))
 
@@ -270,6 +274,7 @@ class Session:
         self._tell_status()
 
     def _tell_status(self) -> None:
+        self._check_mine()
         counters = self._counters
         self._status_at = time.monotonic()
         self._run.write_status(

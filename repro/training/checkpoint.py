@@ -62,11 +62,14 @@ def save(
     weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
+    *,
+    confirm: Callable[[], None] = lambda: None,
 ) -> Saved:
     """Write `directory/step-<step>/`, whole or not at all, then remove all but the last two checkpoints.
 
     `directory` is the run's `checkpoints/`. Tensors may lie on any device. `state` must be plain JSON without NaN. The
     same values give the same bytes. Raises CheckError when the disk is full: the checkpoints before stay untouched.
+    `confirm` is called when all is on disk, which may have taken minutes, and nothing has its name yet: it may raise.
     """
     started = time.perf_counter()
     target = _path(directory, step)
@@ -77,6 +80,7 @@ def save(
         temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=directory))
         temporary.chmod(0o755)
         size = _fill(temporary, step, weights, optimizer, state)
+        confirm()
         _put(temporary, target)
         _sync(directory)
         _remove_old(directory, step)

@@ -125,7 +125,7 @@ def evaluate(
     scores["reference_sha256"] = prepared.reference_sha256(split)
     scores["capped_share"] = translations.capped_share
     scores["unknown_share"] = translations.unknown_share
-    scores["bleu_by_length"] = bleu_by_length(translations.lines, references)
+    scores["bleu_by_length"] = bleu_by_length(translations.lines, references, sources=sources)
     if config.data.corpus == "smoke":
         scores["smoke"] = smoke.analyse(sources, references, translations.lines)
     seconds.evaluate += time.perf_counter() - scoring
