@@ -38,6 +38,11 @@ class _Box:
     right: float
     top: float
 
+    def distance(self, point: tuple[float, float]) -> float:
+        """From `point` to the nearest place of the box."""
+        x, y = point
+        return math.hypot(max(self.left - x, x - self.right, 0.0), max(self.bottom - y, y - self.top, 0.0))
+
     def overlap(self, other: _Box) -> float:
         width = min(self.right, other.right) - max(self.left, other.left)
         height = min(self.top, other.top) - max(self.bottom, other.bottom)
@@ -62,7 +67,7 @@ def place(
     taken += [_Box(*obstacle) for obstacle in obstacles]
     labels: list[Label] = []
     for point, text in zip(points, texts, strict=False):
-        found = _free_place(point, text, size, border, taken)
+        found = _free_place(point, text, size, border, taken, [other for other in points if other != point])
         if found is not None:
             label, box = found
             labels.append(label)
@@ -71,7 +76,12 @@ def place(
 
 
 def _free_place(
-    point: tuple[float, float], text: str, size: float, border: _Box, taken: list[_Box]
+    point: tuple[float, float],
+    text: str,
+    size: float,
+    border: _Box,
+    taken: list[_Box],
+    others: Sequence[tuple[float, float]],
 ) -> tuple[Label, _Box] | None:
     width, height = _LETTER * size * len(text), 1.15 * size
     for radius in _RADII:
@@ -82,8 +92,11 @@ def _free_place(
             box = _Box(left - 1, y - height / 2, left + width + 1, y + height / 2)
             inside = box.left >= border.left and box.right <= border.right
             inside = inside and box.bottom >= border.bottom and box.top <= border.top
-            if inside and not any(box.overlap(other) for other in taken):
-                return Label(
-                    text=text, x=left, right=left + width, y=y, height=height, point=point, apart=radius > _RADII[0]
-                ), box
+            if not inside or any(box.overlap(other) for other in taken):
+                continue
+            apart = radius > _RADII[0]
+            # Without a line a label is read as that of the nearest point.
+            if apart or all(box.distance(other) > 1.5 * box.distance(point) for other in others):
+                label = Label(text=text, x=left, right=left + width, y=y, height=height, point=point, apart=apart)
+                return label, box
     return None

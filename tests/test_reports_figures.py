@@ -21,7 +21,7 @@ from reports.figure_parts import spread, window
 from reports.figure_sizes import sizes_picture, tracks
 from reports.figure_speed import speed_picture
 from reports.figure_systems import systems_picture
-from reports.labels import place
+from reports.labels import Label, place
 from reports.learning import learning_panels
 from reports.paper import load_paper
 from reports.records import Study, load_study
@@ -175,6 +175,20 @@ def test_labels_stay_inside_and_do_not_touch() -> None:
         for other in labels[number + 1 :]:
             apart = one.right <= other.x or other.right <= one.x or abs(one.y - other.y) >= one.height
             assert apart
+
+
+def test_a_label_without_a_line_is_nearest_to_its_own_point() -> None:
+    points = [(100.0, 100.0), (112.0, 104.0), (100.0, 90.0), (300.0, 100.0)]
+    labels = place(points, ["first", "second", "third", "alone"], size=11.0, frame=(0, 0, 600, 200))
+    assert len(labels) == 4
+    assert not labels[3].apart
+    for label in (label for label in labels if not label.apart):
+
+        def away(point: tuple[float, float], label: Label = label) -> float:
+            dx = max(label.x - point[0], point[0] - label.right, 0.0)
+            return float(np.hypot(dx, max(abs(point[1] - label.y) - label.height / 2, 0.0)))
+
+        assert min(points, key=away) == label.point
 
 
 def test_the_band_of_a_curve_is_students_interval_at_each_point(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -267,6 +268,20 @@ def test_names_with_signs_and_hindi_survive(nasty: Path) -> None:
     assert "हिन्दी" in text
     for figure in re.findall(r"<svg .*?</svg>", page, flags=re.DOTALL):
         ElementTree.fromstring(figure)
+
+
+def test_names_with_signs_and_hindi_reach_every_file(nasty: Path) -> None:
+    out = write_report(nasty).parent
+    with (out / "data" / "runs.csv").open(encoding="utf-8", newline="") as file:
+        assert NASTY in {line["variant"] for line in csv.DictReader(file)}
+    (curves,) = (out / "figures").glob("curves-0-H-1-50*.svg")
+    for name in ("difference", "speed", curves.stem):
+        for form in ("svg", "pdf", "png"):
+            assert (out / "figures" / f"{name}.{form}").is_file()
+        drawn = ElementTree.fromstring((out / "figures" / f"{name}.svg").read_text(encoding="utf-8"))
+        assert any(NASTY in "".join(node.itertext()) for node in drawn.iter("{http://www.w3.org/2000/svg}text"))
+    assert "हिन्दी" in (out / "tables" / "table3.tex").read_text(encoding="utf-8")
+    assert "हिन्दी" in (out / "report.md").read_text(encoding="utf-8")
 
 
 def test_a_study_without_a_finished_run_renders(tmp_path: Path) -> None:
