@@ -81,14 +81,23 @@ def interval_words(measures: Sequence[Measure]) -> str:
     return words + ("; rows with fewer than three seeds have none." if counts[0] < LEAST_SHOWN else ".")
 
 
+_TICKS = (
+    (0.6, (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)),
+    (1.5, (1.0, 2.0, 5.0)),
+    (2.5, (1.0, 3.0)),
+    (math.inf, (1.0,)),
+)
+"""Up to how many decades a logarithmic axis has which ticks in each."""
+
+
 def log_axis(axis_of: Axes, bounds: tuple[float, float] | None = None) -> None:
-    """A logarithmic x axis with powers of ten, and 2 and 5 between them where it is short."""
+    """A logarithmic x axis with powers of ten, and more ticks between them the shorter it is."""
     axis_of.set_xscale("log")
     low, high = bounds or axis_of.get_xlim()
     axis_of.set_xlim(low, high)
     decades = math.log10(high / low)
     each = 1 if decades < 8 else 2
-    subs = (1.0, 2.0, 5.0) if decades < 1.5 else (1.0, 3.0) if decades < 2.5 else (1.0,)
+    subs = next(subs for most, subs in _TICKS if decades < most)
     axis_of.xaxis.set_major_locator(LogLocator(base=10.0**each, subs=subs))
     axis_of.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _power_tick(value)))
     axis_of.xaxis.set_minor_formatter(NullFormatter())

@@ -10,6 +10,8 @@ _LETTER = 0.60
 """Width of an average letter in units of the font size; wide enough for the fonts that pages use."""
 
 _RADII = (9.0, 15.0, 23.0, 33.0, 45.0, 60.0, 78.0)
+_NEAR = 4
+"""Radii among which a place is sought that is nearer to no other point; without one, the first free place is taken."""
 _ANGLES = tuple(math.pi * eighth / 8 for eighth in (0, 2, 14, 4, 12, 8, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11))
 
 
@@ -84,7 +86,8 @@ def _free_place(
     others: Sequence[tuple[float, float]],
 ) -> tuple[Label, _Box] | None:
     width, height = _LETTER * size * len(text), 1.15 * size
-    for radius in _RADII:
+    tries = [(radius, True) for radius in _RADII[:_NEAR]] + [(radius, False) for radius in _RADII]
+    for radius, own in tries:
         for angle in _ANGLES:
             x = point[0] + radius * math.cos(angle)
             y = point[1] + radius * math.sin(angle)
@@ -94,9 +97,11 @@ def _free_place(
             inside = inside and box.bottom >= border.bottom and box.top <= border.top
             if not inside or any(box.overlap(other) for other in taken):
                 continue
-            apart = radius > _RADII[0]
-            # Without a line a label is read as that of the nearest point.
-            if apart or all(box.distance(other) > 1.5 * box.distance(point) for other in others):
-                label = Label(text=text, x=left, right=left + width, y=y, height=height, point=point, apart=apart)
-                return label, box
+            apart = radius > _RADII[0] or not own
+            # A label is read as that of the nearest point, most of all one without a line.
+            near = box.distance(point) * (1.0 if apart else 1.5)
+            if own and any(box.distance(other) <= near for other in others):
+                continue
+            label = Label(text=text, x=left, right=left + width, y=y, height=height, point=point, apart=apart)
+            return label, box
     return None

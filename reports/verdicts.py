@@ -294,7 +294,8 @@ def _sentence(state: State, findings: Sequence[Finding]) -> str:
     }
     holding = sum(finding.state == "reproduced" for finding in findings)
     points = "; ".join(f"{words[finding.state]}: {_told(finding)}" for finding in findings)
-    return f"{heads[state]}, {holding} of {len(findings)} parts hold. {points[:1].upper()}{points[1:]}."
+    held = "" if state == "not tested" else f", {holding} of {len(findings)} parts hold"
+    return f"{heads[state]}{held}. {points[:1].upper()}{points[1:]}."
 
 
 def _told(finding: Finding) -> str:
