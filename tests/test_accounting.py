@@ -71,7 +71,7 @@ def test_options_add_the_parameters_that_they_should(options: dict[str, Any], ex
 def test_parameters_are_counted_without_being_allocated() -> None:
     d = 1 << 17
     config = TransformerConfig(n_layers=1, d_model=d, d_ff=d, n_heads=1, attention_bias=False)
-    # 64 TB of weights; no machine holds them.
+    # 1.1 TB of weights in 32 bits, and as much for each gradient: they are not there.
     assert parameters(config, 1000) == 1000 * d + 16 * d * d + 4 * d + 5 * 2 * d
 
 
