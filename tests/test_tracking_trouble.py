@@ -135,6 +135,7 @@ def test_a_server_that_is_down_then_breaks_off_then_comes_back_has_all_in_the_en
         study.start(second)
         study.log(second, 10, 20, 30)
         eventually(lambda: ("train/loss", 30) in in_server(home, study).get(second, {}).get("metrics", {}))
+        eventually(lambda: "MLflow is up to date again" in caplog.text)  # the same trouble is told once until then
         caplog.clear()
         proxy.down()
         study.log(second, 40, 50)
