@@ -255,7 +255,7 @@ def test_two_commands_on_one_study_at_once_do_every_run_once(tmp_path: Path, cha
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_an_interrupted_command_says_how_to_go_on_and_that_is_so(tmp_path: Path) -> None:
-    study = Study(tmp_path / "my study", "demo", "--only", "base", settings=[*SMALL, "train.budget=300"])
+    study = Study(tmp_path / "my study", "demo", "--only", "base", settings=[*SMALL, "train.budget=1500"])
     process = study.start()
     assert study.wait_for_a_run(process)
     process.send_signal(signal.SIGINT)
