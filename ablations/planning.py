@@ -87,25 +87,19 @@ class Device:
     def gpu(name: str) -> Device:
         """A GPU by name; its speed is None when it is not known."""
         sustained = PAPER_SUSTAINED_FLOPS.get(name.strip().upper())
-        if sustained is not None:
+        flops = sustained or peak_flops(name)
+        if sustained:
             basis = "single-precision rate that the paper assumes"
-            return Device(
-                name=name,
-                flops=sustained,
-                share=GPU_SHARE,
-                sustained=sustained,
-                basis=basis,
-                kind="cuda",
-                memory=gpu_memory(name),
-            )
-        peak = peak_flops(name)
-        known = ", ".join([*(gpu.name for gpu in GPUS), *PAPER_SUSTAINED_FLOPS])
-        basis = "dense bf16 peak" if peak else f"no known peak, so no hours; known: {known}"
+        elif flops:
+            basis = "dense bf16 peak"
+        else:
+            known = ", ".join([*(gpu.name for gpu in GPUS), *PAPER_SUSTAINED_FLOPS])
+            basis = f"no known peak, so no hours; known: {known}"
         return Device(
             name=name,
-            flops=peak,
+            flops=flops,
             share=GPU_SHARE,
-            sustained=None,
+            sustained=sustained,
             basis=basis,
             kind="cuda",
             memory=gpu_memory(name),

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from tracking_study import MadeStudy, empty_database, everything, tracked
 
 from ablations.cli import run as ablate
 from ablations.tracking import open_tracking
-from ablations.ui import running_server
 from reports.page import write_report
 from repro.files import digest_of
 from repro.runs.attempts import claim
@@ -80,23 +79,6 @@ def begun(content: dict[str, bytes]) -> dict[str, bytes]:
 
 
 # The same study.
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server keeps its store."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(empty_database(), folder / "mlflow.db")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(home: Path) -> Iterator[str]:
-    """A real MLflow server."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        with running_server(home, 0) as (url, _):
-            yield url
 
 
 def test_the_report_of_a_study_pulled_from_a_server_is_the_same(

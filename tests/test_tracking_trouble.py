@@ -23,26 +23,9 @@ from tracking_proxy import Proxy, free_port, proxied
 from tracking_study import MadeStudy, empty_database, everything, rows, shape, tracked
 
 from ablations.tracking import open_tracking
-from ablations.ui import running_server, ui_command
+from ablations.ui import ui_command
 from repro.runs.directory import RunDirectory
 from repro.runs.outcome import TIMES
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server keeps its store."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(empty_database(), folder / "mlflow.db")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(home: Path) -> Iterator[str]:
-    """A real MLflow server."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        with running_server(home, 0) as (url, _):
-            yield url
 
 
 @pytest.fixture

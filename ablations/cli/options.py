@@ -25,6 +25,10 @@ Profile = Annotated[
     str | None,
     typer.Option(help="Base as in the authors' code: tensor2tensor-2017-06 or tensor2tensor-v2. Before --set."),
 ]
+Source = Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")]
+Address = Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="CPUs to use here; without, those that are ours.")]
+CpusPerRun = Annotated[float, typer.Option(min=0.1, help="CPUs of each run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 StudyName = Annotated[str, typer.Argument(help="A study's directory, or its name under studies/.")]
 RunPath = Annotated[Path, typer.Argument(help="A run's directory.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.options import Json, Profile, RunPath, Scale, Settings
+from ablations.cli.options import Json, Profile, RunPath, Scale, Settings, Source
 from repro.errors import UsageError
 
 PANEL = "Single runs"
@@ -25,7 +25,7 @@ def train(
     seed: Annotated[int, typer.Option(min=1, help="The run's seed.")] = 1,
     profile: Profile = None,
     settings: Settings = None,
-    source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
+    source: Source = None,
     processes: Annotated[
         int,
         typer.Option(min=1, help="Processes here that share each batch, each on its own GPU if there are any."),

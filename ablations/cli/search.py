@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.options import Profile, Scale, Settings
+from ablations.cli.options import Address, Cpus, CpusPerRun, Profile, Scale, Settings, Source
 
 PANEL = "Studies"
 
@@ -23,10 +23,10 @@ def search(
     study: Annotated[Path | None, typer.Option(help="The study's directory; without, under studies/.")] = None,
     profile: Profile = None,
     settings: Settings = None,
-    source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
-    address: Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs to use here; without, those that are ours.")] = None,
-    cpus_per_run: Annotated[float, typer.Option(min=0.1, help="CPUs of each run.")] = 1.0,
+    source: Source = None,
+    address: Address = None,
+    cpus: Cpus = None,
+    cpus_per_run: CpusPerRun = 1.0,
     gpus_per_run: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="GPUs of each run, parts allowed.")
     ] = None,

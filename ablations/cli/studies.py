@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.options import Json, Only, Profile, Scale, Seeds, Settings, StudyName, Table
+from ablations.cli.options import (
+    Address,
+    Cpus,
+    CpusPerRun,
+    Json,
+    Only,
+    Profile,
+    Scale,
+    Seeds,
+    Settings,
+    Source,
+    StudyName,
+    Table,
+)
 
 PANEL = "Studies"
 
@@ -59,10 +72,10 @@ def run(
     study: Annotated[Path | None, typer.Option(help="The study's directory; without, studies/TABLE-SCALE.")] = None,
     profile: Profile = None,
     settings: Settings = None,
-    source: Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")] = None,
-    address: Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs to use here; without, those that are ours.")] = None,
-    cpus_per_run: Annotated[float, typer.Option(min=0.1, help="CPUs of each run.")] = 1.0,
+    source: Source = None,
+    address: Address = None,
+    cpus: Cpus = None,
+    cpus_per_run: CpusPerRun = 1.0,
     gpus_per_run: Annotated[
         float | None,
         typer.Option(min=0.0, help="GPUs of each run: a part of one, or several that share its batches."),
