@@ -54,6 +54,8 @@ class Resources:
     """None: one where the scale wants a GPU and there is one, else none. A part, e.g. 0.5: runs share a GPU."""
     at_once: int | None = None
     """Most runs at a time; None: as many as there is room for."""
+    storage: str | None = None
+    """The URL of a store through which runs travel; None: every node sees the study."""
     processes_per_run: int | None = None
     """Processes that share each run's batches; None: one for each of its GPUs, or one."""
 

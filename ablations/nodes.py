@@ -6,6 +6,7 @@ import socket
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repro import SEMANTICS_VERSION, __version__
-from repro.errors import CheckError
+from repro.errors import CheckError, UserError
 from repro.files import digest_of_file
 from repro.runs.processes import Process
 
@@ -29,7 +30,7 @@ class Shared:
     """What every process of a sweep must find as the driver has it, wherever it runs."""
 
     folder: str
-    """A directory in the study, to be written as well."""
+    """A directory in the study, to be written as well; or the URL of a store, where there is no shared disk."""
     files: dict[str, str]
     """SHA-256 (hex) of files, by path."""
     versions: dict[str, str]
@@ -45,6 +46,11 @@ class Shared:
                 raise CheckError(f"cannot be read ({error.strerror})", where=str(path)) from error
         return Shared(folder=str(folder.absolute()), files=digests, versions=_versions())
 
+    @staticmethod
+    def stored(url: str) -> Shared:
+        """As this process is, with all else in the store at `url`."""
+        return Shared(folder=url, files={}, versions=_versions())
+
     def fault(self) -> str:
         """What this process finds otherwise, in words; empty: nothing."""
         there = _versions()
@@ -57,11 +63,28 @@ class Shared:
                     return f"sees another file than here at {path}"
             except OSError as error:
                 return f"cannot read {path} ({error.strerror})"
+        if "://" in self.folder:
+            return _cannot_store(self.folder)
         try:
             with tempfile.TemporaryFile(dir=self.folder):
                 return ""
         except OSError as error:
             return f"cannot write to {self.folder} ({error.strerror})"
+
+
+def _cannot_store(url: str) -> str:
+    """Why this process cannot use the store at `url`; empty: it can."""
+    from ablations.storage.objects import Objects
+
+    name, content = f"probe/{uuid.uuid4().hex}", b"a node can write and read"
+    try:
+        objects = Objects(url)
+        objects.write(name, content)
+        lost = objects.read(name) != content
+        objects.remove(name)
+    except UserError as error:
+        return f"cannot use {error}"
+    return f"does not read at {url} what it wrote there" if lost else ""
 
 
 def _versions() -> dict[str, str]:

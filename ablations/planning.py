@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ablations import reach
 from ablations.scales import Scale, TextStatistics
 from ablations.selection import Row, Selection
+from ablations.walltime import Jobs
 from repro.accounting.capacity import host_memory
 from repro.accounting.flops import Lengths, train_flops
 from repro.accounting.memory import FRAMEWORK_BYTES, Kind, memory_bytes
@@ -20,8 +21,6 @@ from repro.accounting.peaks import GPUS, PAPER_SUSTAINED_FLOPS, gpu_memory, pape
 from repro.config import RunConfig
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from repro.data.prepare import Prepared
 
 CPU_SHARE = 0.5
@@ -150,14 +149,14 @@ class Cost:
     paper_method_flops: float | None
 
 
-def cost_of(row: Row, vocabulary_size: int, text: Text, device: Device) -> Cost:
-    """The cost of one run of `row`."""
+def cost_of(row: Row, vocabulary_size: int, text: Text, device: Device, jobs: Jobs = Jobs()) -> Cost:  # noqa: B008
+    """The cost of one run of `row`: its time is that on one device, its memory that of each."""
     config = row.config
     flops = train_flops(config.model, vocabulary_size, text.lengths).total / text.batches
     steps = _steps(config, flops, text, device)
     total = None if steps is None else steps * flops
     seconds = device.seconds(total)
-    memory = memory_bytes(config.model, vocabulary_size, config.train, on=device.kind)
+    memory = memory_bytes(config.model, vocabulary_size, jobs.share(config.train), on=device.kind)
     paper = None if seconds is None or device.sustained is None else paper_method_flops(seconds, 1, device.sustained)
     return Cost(
         row=row,
@@ -194,6 +193,7 @@ class Plan:
     costs: tuple[Cost, ...]
     text: Text
     device: Device
+    jobs: Jobs
     without_effect: tuple[str, ...] = ()
     """A line for each set of rows that settings do not reach."""
 
@@ -227,6 +227,7 @@ class Plan:
                 f"hours are of training alone, on {device.name}: {device.flops / 1e9:,.0f} GFLOP/s ({device.basis}), "
                 f"of which {device.share:.0%} is assumed to be reached"
             )
+        notes.extend(self.jobs.notes(self.selection.base.train))
         if device.sustained is None and device.flops is not None:
             notes.append("the paper's method needs a sustained rate, which it gives for K80, K40, M40 and P100 only")
         large = [cost.row.variant.id for cost in self.costs if cost.fits is False]
@@ -243,7 +244,9 @@ class Plan:
 
     def document(self) -> dict[str, Any]:
         """The plan as `plan --json` prints it."""
-        device, trained = self.device, self.trained
+        device, trained, jobs = self.device, self.trained, self.jobs
+        hours = _sum(self.seeds, [hours_of(cost.seconds) for cost in trained])
+        chunks = _sum(self.seeds, [jobs.chunks(cost.seconds) for cost in trained])
         return {
             "table": self.selection.table,
             "scale": self.selection.scale.name,
@@ -257,21 +260,54 @@ class Plan:
                 "basis": device.basis,
                 "memory_bytes": device.memory,
             },
+            "gpus_per_run": jobs.gpus,
+            "walltime_seconds": jobs.walltime,
             "notes": self.notes,
-            "variants": [_entry(cost) for cost in self.costs],
+            "variants": [self._entry(cost) for cost in self.costs],
             "total": {
                 "runs": len(trained) * self.seeds,
                 "train_flops": _sum(self.seeds, [cost.train_flops for cost in trained]),
                 "paper_method_flops": _sum(self.seeds, [cost.paper_method_flops for cost in trained]),
-                "hours": _sum(self.seeds, [_hours(cost.seconds) for cost in trained]),
+                "hours": hours,
+                "gpu_hours": hours if device.kind == "cuda" else None,
+                "wall_hours": jobs.wall_seconds(hours),
+                "chunks": None if chunks is None else round(chunks),
             },
         }
 
+    def _entry(self, cost: Cost) -> dict[str, Any]:
+        variant, hours = cost.row.variant, hours_of(cost.seconds)
+        return {
+            "id": variant.id,
+            "group": variant.group,
+            "title": variant.title,
+            "changes": dict(cost.row.changes),
+            "parameters": cost.parameters,
+            "train_flops": cost.train_flops,
+            "paper_method_flops": cost.paper_method_flops,
+            "steps": cost.steps,
+            "memory_bytes": cost.memory_bytes,
+            "fits": cost.fits,
+            "hours": hours,
+            "gpu_hours": hours if self.device.kind == "cuda" else None,
+            "wall_hours": self.jobs.wall_seconds(hours),
+            "chunks": self.jobs.chunks(cost.seconds),
+            "same_as": cost.row.same_as,
+        }
 
-def plan(selection: Selection, seeds: int, *, prepared: Prepared | None, device: Device) -> Plan:
+
+def plan(
+    selection: Selection,
+    seeds: int,
+    *,
+    prepared: Prepared | None,
+    device: Device,
+    jobs: Jobs = Jobs(),  # noqa: B008 - frozen
+) -> Plan:
     """What `selection` costs with each of `seeds` seeds on `device`; no weights are allocated.
 
-    `prepared` is the corpus if it is at hand; otherwise the scale's declared statistics stand in.
+    `jobs` is what each run gets. `prepared` is the corpus if it is at hand; otherwise the scale's declared statistics
+    stand in.
     """
     base = selection.base
     statistics, size = selection.scale.statistics, base.data.vocabulary_size
@@ -281,7 +317,7 @@ def plan(selection: Selection, seeds: int, *, prepared: Prepared | None, device:
         tokens = row.config.train.batch_tokens
         if tokens not in texts:
             texts[tokens] = Text.prepared(prepared, row.config) if prepared else Text.declared(statistics, tokens)
-        costs.append(cost_of(row, size, texts[tokens], device))
+        costs.append(cost_of(row, size, texts[tokens], device, jobs))
     text = next(iter(texts.values()))
     return Plan(
         selection=selection,
@@ -289,29 +325,13 @@ def plan(selection: Selection, seeds: int, *, prepared: Prepared | None, device:
         costs=tuple(costs),
         text=text,
         device=device,
+        jobs=jobs,
         without_effect=tuple(reach.notes(selection)),
     )
 
 
-def _entry(cost: Cost) -> dict[str, Any]:
-    variant = cost.row.variant
-    return {
-        "id": variant.id,
-        "group": variant.group,
-        "title": variant.title,
-        "changes": dict(cost.row.changes),
-        "parameters": cost.parameters,
-        "train_flops": cost.train_flops,
-        "paper_method_flops": cost.paper_method_flops,
-        "steps": cost.steps,
-        "memory_bytes": cost.memory_bytes,
-        "fits": cost.fits,
-        "hours": _hours(cost.seconds),
-        "same_as": cost.row.same_as,
-    }
-
-
-def _hours(seconds: float | None) -> float | None:
+def hours_of(seconds: float | None) -> float | None:
+    """Seconds in hours, where they are known."""
     return None if seconds is None else seconds / 3600
 
 
@@ -338,47 +358,3 @@ def _measured_rate(rows: int, width: int) -> float:
         return 2 * rows * width * 4 * width / best
     finally:
         torch.set_num_threads(threads)
-
-
-def show(planned: Plan, console: Console) -> None:
-    """Print the plan as a table, with what its figures rest on."""
-    from rich.table import Table
-
-    scale = planned.selection.scale
-    title = f"{planned.selection.table} at {scale.name}: {scale.title}"
-    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    grid.add_column("variant", no_wrap=True)
-    grid.add_column("changes")
-    for heading in ("parameters", "steps", "FLOPs", "paper's method", "memory", "hours"):
-        grid.add_column(heading, no_wrap=True, justify="right")
-    for cost in planned.costs:
-        row = cost.row
-        changes = ", ".join(f"{key} {value}" for key, value in row.changes.items())
-        grid.add_row(
-            row.variant.id,
-            f"same as {row.same_as}" if row.same_as else changes,
-            f"{cost.parameters / 1e6:.2f} M",
-            "?" if cost.steps is None else f"{cost.steps:,}",
-            _power(cost.train_flops),
-            _power(cost.paper_method_flops),
-            f"{cost.memory_bytes / 2**30:.2f} GB" + ("" if cost.fits in (True, None) else " !"),
-            _shown_hours(_hours(cost.seconds)),
-        )
-    total = planned.document()["total"]
-    runs = f"{total['runs']} runs" + (f", {planned.seeds} seeds" if planned.seeds > 1 else "")
-    flops, paper = _power(total["train_flops"]), _power(total["paper_method_flops"])
-    grid.add_section()
-    grid.add_row("in all", runs, "", "", flops, paper, "", _shown_hours(total["hours"]))
-    console.print(grid)
-    for note in planned.notes:
-        console.print(f"- {note}", markup=False, highlight=False)
-
-
-def _power(value: float | None) -> str:
-    return "?" if value is None else f"{value:.2e}"
-
-
-def _shown_hours(hours: float | None) -> str:
-    if hours is None:
-        return "?"
-    return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"

@@ -131,24 +131,38 @@ def evaluate_here(path: Path, split: str, data_directory: Path | None = None) ->
     return {"variant": config.variant, "seed": config.seed, "split": split} | found.scores
 
 
-def translate_stream(path: Path, data_directory: Path | None, source: IO[bytes], target: IO[bytes]) -> None:
+def translate_stream(
+    path: Path,
+    data_directory: Path | None,
+    source: IO[bytes],
+    target: IO[bytes],
+    *,
+    attention: Path | None = None,
+) -> None:
     """Translate `source` into `target` with the run in `path`: line i of the one belongs to line i of the other.
 
-    Lines end at "\\n" alone; a last one without it counts. Raises CheckError for a byte-order mark, and naming the
-    line that is not UTF-8 or longer than learned positions allow.
+    Lines end at "\\n" alone; a last one without it counts. `attention`: a file, .json or .html, for the weights of the
+    first sentences. Raises CheckError for a byte-order mark, and naming the line that is not UTF-8 or longer than
+    learned positions allow; UsageError for weights that there are not.
     """
+    from ablations.probes import weights
     from repro.decoding.translate import translate_lines
 
+    if attention is not None:
+        weights.check_name(attention)
     trained = Trained.load(path, data_directory)
     vocabulary = trained.prepared.vocabulary()
-    done = 0
+    done, first = 0, list[str]()
     for lines in _chunks(source):
+        first += [line for line in lines if line.strip()][: weights.MOST - len(first)]
         found = translate_lines(
             trained.model, vocabulary, lines, trained.config.decode, device=trained.device, first_line=done + 1
         )
         done += len(lines)
         target.write("".join(f"{line}\n" for line in found.lines).encode("utf-8"))
         target.flush()
+    if attention is not None:
+        weights.write(trained, path, first, attention)
 
 
 def _chunks(source: IO[bytes]) -> Iterator[list[str]]:

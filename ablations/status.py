@@ -18,6 +18,8 @@ from repro.runs.directory import Status
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ablations.submit.queued import Queued
+
 FINISHED = ("done", "diverged")
 """States that are an outcome: such a run is not run again."""
 STOPPED_BY_ASHA = "stopped by ASHA"
@@ -89,8 +91,8 @@ def _silence(run: StudyRun) -> float:
     return 0.0 if told else max(0.0, latest.silence())
 
 
-def document(study: Study) -> dict[str, Any]:
-    """The study's runs as `status --json` prints them."""
+def document(study: Study, queue: Queued | None = None) -> dict[str, Any]:
+    """The study's runs as `status --json` prints them; `queue`: where they stand in a queue, if they were submitted."""
     looks = [look(run) for run in study.planned]
     now = time.time()
     return {
@@ -101,13 +103,13 @@ def document(study: Study) -> dict[str, Any]:
         "warning": SEARCH_WARNING if study.searched else None,
         "counts": counts(looks),
         "estimate": estimate(study, looks).document(now),
-        "runs": [_entry(found) | _objective(study, found) for found in looks],
+        "runs": [_entry(found) | _objective(study, found) | _queue_entry(queue, found) for found in looks],
         "superseded": [
             {"id": run.id, "variant": run.variant, "seed": run.seed, "reason": run.why, "directory": str(run.path)}
             for run in study.superseded
         ],
         "history": [{key: entry[key] for key in ("until", "why")} for entry in study.document.get("history", [])],
-    }
+    } | ({"queue": queue.document()} if queue is not None else {})
 
 
 def notes(study: Study, looks: Sequence[Look]) -> list[str]:
@@ -143,6 +145,10 @@ def _entry(found: Look) -> dict[str, Any]:
         "silent_seconds": round(found.silence, 1),
         "target_tokens_per_second": status.target_tokens_per_second,
     }
+
+
+def _queue_entry(queue: Queued | None, found: Look) -> dict[str, Any]:
+    return {} if queue is None else {"queue": queue.entry(found.run)}
 
 
 def _objective(study: Study, found: Look) -> dict[str, Any]:
@@ -209,8 +215,8 @@ def in_words(looks: Iterable[Look]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts(looks).items()) or "no runs"
 
 
-def table(looks: Sequence[Look], title: str) -> Table:
-    """The runs as a table for a terminal."""
+def table(looks: Sequence[Look], title: str, queue: Queued | None = None) -> Table:
+    """The runs as a table for a terminal, with their places in a queue if they were submitted."""
     from rich.table import Table
     from rich.text import Text
 
@@ -219,6 +225,8 @@ def table(looks: Sequence[Look], title: str) -> Table:
     grid.add_column("variant", no_wrap=True)
     for heading in ("seed", "state", "step", "done", "tokens/s", "BLEU"):
         grid.add_column(heading, no_wrap=True, justify="left" if heading == "state" else "right")
+    if queue is not None:
+        grid.add_column("queue")
     grid.add_column("", ratio=1)
     for found in looks:
         status = found.status
@@ -230,6 +238,7 @@ def table(looks: Sequence[Look], title: str) -> Table:
             f"{100 * status.progress:.0f} %" if status.progress else "",
             f"{status.target_tokens_per_second:,.0f}" if status.target_tokens_per_second else "",
             "" if found.bleu is None else f"{found.bleu:.2f}",
+            *([] if queue is None else [Text(queue.told(found.run))]),
             Text(found.remark),
         )
     return grid

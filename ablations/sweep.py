@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ablations.cluster import Cluster, Resources
 from ablations.nodes import Shared
@@ -21,11 +22,15 @@ from repro.runs.execute import AfterDeath
 from repro.runs.owned import OWNER, owned_directory
 from repro.runs.processes import Process
 
+if TYPE_CHECKING:
+    from ablations.storage.home import Home
+
 _PREFIX = ".sweep-"
 Carry = Callable[[Cluster, Sequence[Order]], dict[str, str]]
 """Lets a cluster do orders; the reason of each that did not end well, by directory."""
 
 _WAIT_SECONDS = 2.0
+_ONCE_MORE = "; once more to end at once"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,18 +71,25 @@ def sweep(
     after_death: AfterDeath = "resume",
     execute: str = EXECUTE,
     carry: Carry = Cluster.run,
+    by: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Carry out what is missing of `asked`, each run once (and retried), and wait for runs that others work on.
 
     Run directories are the truth: what to do is read from them before and what came of it afterwards. Where nothing is
     missing Ray is not even imported. SIGINT and SIGTERM let all runs save and stop; a second one ends at once.
+    `by`: the job that the sweep is in, kept with the claims. A job's signals, SIGUSR1 among them, only let runs save
+    and stop, however often they come.
     """
     runs = each_once(asked)
     tried: set[Path] = set()
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(study.path))
-        stop = stack.enter_context(_stoppable(folder, teller))
+        stop = stack.enter_context(_stoppable(folder, teller, patient=by is not None))
         shared = _shared(folder, runs) if resources.address else None
+        place = None
+        if resources.storage is not None:
+            home = stack.enter_context(_home(resources.storage, study, runs, folder, stop))
+            shared, place, carry = home.shared(), home.place(), home.fetching(carry)
         order = Order(
             run="",
             stop=str(stop.path),
@@ -86,6 +98,8 @@ def sweep(
             after_death=after_death,
             shared=asdict(shared) if shared is not None else None,
             execute=execute,
+            storage=place,
+            by=dict(by or {}),
         )
         cluster: Cluster | None = None
         while not stop.asked.is_set():
@@ -153,6 +167,12 @@ def _shared(folder: Path, runs: Sequence[StudyRun]) -> Shared:
     return Shared.here(folder, [folder / OWNER, *sorted(data)])
 
 
+def _home(url: str, study: Study, runs: Sequence[StudyRun], folder: Path, stop: Stop) -> Home:
+    from ablations.storage.home import Home
+
+    return Home(url, study, runs, sweep=folder.name, asked=stop.asked.is_set, stop=stop.ask)
+
+
 @contextmanager
 def _folder(study: Path) -> Iterator[Path]:
     """The directory of this sweep, in which its workers find its wishes and Ray keeps its notes, until left."""
@@ -164,17 +184,23 @@ def _folder(study: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _stoppable(folder: Path, teller: Teller) -> Iterator[Stop]:
-    """While inside, the first SIGINT or SIGTERM asks the runs to stop and the second raises KeyboardInterrupt."""
+def _stoppable(folder: Path, teller: Teller, *, patient: bool) -> Iterator[Stop]:
+    """While inside, the first SIGINT or SIGTERM asks the runs to stop and the second raises KeyboardInterrupt.
+
+    `patient`: SIGUSR1 asks, too, and nothing raises.
+    """
     stop = Stop(folder)
 
     def handle(number: int, _: FrameType | None) -> None:
         if stop.asked.is_set():
+            if patient:
+                return
             raise KeyboardInterrupt
         stop.ask()
-        teller.say(f"{signal.Signals(number).name}: runs save and stop; once more to end at once")
+        teller.say(f"{signal.Signals(number).name}: runs save and stop" + ("" if patient else _ONCE_MORE))
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if patient else ()))
+    before = {number: signal.signal(number, handle) for number in heeded}
     try:
         yield stop
     finally:

@@ -167,6 +167,11 @@ POSITIONS = (
 )
 """Section 3.5: sinusoids (the base), a learned table, or nothing to tell the order by."""
 
+MASK = (
+    BASE,
+    _row("mask.off", "no causal mask in training", model(lambda base: replace(base, causal_mask=False))),
+)
+"""Section 3.1: what the decoder's mask is for. Its perplexity is that of a model that sees what it foretells."""
 
 BASELINES = (
     BASE,
@@ -209,6 +214,7 @@ TABLES: dict[str, tuple[Variant, ...]] = {
     "table3": TABLE3,
     "scaling": SCALING,
     "positions": POSITIONS,
+    "mask": MASK,
     "baselines": BASELINES,
     "demo": DEMO,
 }

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ablations import nodes
+from ablations.storage.objects import StorageError
 from repro.errors import UserError
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory, Status
@@ -50,6 +51,10 @@ class Order:
     processes: int = 1
     """Processes that share each of the run's batches."""
     execute: str = EXECUTE
+    storage: dict[str, Any] | None = None
+    """A `Place` in a store through which the run travels; None: its directory is on a disk that this worker sees."""
+    by: dict[str, str] = field(default_factory=dict)
+    """Kept with the claim, beside the sweep and the node: the job that the sweep is in."""
 
 
 class StopWatch:
@@ -113,13 +118,15 @@ def work(order: Order) -> dict[str, Any]:
     fault = nodes.Shared(**order.shared).fault() if order.shared is not None else ""
     if fault:
         raise RunError(f"the node {fault}")
-    run = RunDirectory(Path(order.run))
     try:
-        with StopWatch(order) as watch, watch.heeding():
-            by = {"sweep": order.sweep, "node": nodes.this_node()} if order.sweep else {}
+        with StopWatch(order) as watch, watch.heeding(), _at_hand(order, watch) as (run, stop, elsewhere):
+            by = order.by | ({"sweep": order.sweep, "node": nodes.this_node()} if order.sweep else {})
             _bury_the_last(run, order, watch)
-            several = {"processes": order.processes} if order.processes > 1 else {}
-            status = load(order.execute)(run, stop=watch.asked, after_death=order.after_death, by=by, **several)
+            more = elsewhere | ({"processes": order.processes} if order.processes > 1 else {})
+            status = load(order.execute)(run, stop=stop, after_death=order.after_death, by=by, **more)
+            latest = attempts.newest(run)
+    except StorageError as error:
+        raise RunError(str(error)) from error
     except UserError as error:  # a damaged directory: it will not mend itself
         return {"state": "failed", "reason": str(error)}
     except OSError as error:
@@ -127,10 +134,22 @@ def work(order: Order) -> dict[str, Any]:
         raise SystemExit(f"{order.run}: {error}") from error
     if status.state == "stopped" and watch.signalled:
         raise RunError(f"{watch.signalled} told its process to end")
-    latest = attempts.newest(run)
     if status.state == "failed" and latest is not None and latest.may_pass:
         raise RunError(status.reason)
     return {"state": status.state, "reason": status.reason}
+
+
+@contextmanager
+def _at_hand(order: Order, watch: StopWatch) -> Iterator[tuple[RunDirectory, Callable[[], bool], dict[str, Any]]]:
+    """The run of `order` on a disk of this machine, whether it is to stop, and how else it is to be executed here."""
+    path = Path(order.run)
+    if order.storage is None:
+        yield RunDirectory(path), watch.asked, {}
+        return
+    from ablations.storage import away
+
+    with away.brought(away.Place(**order.storage), path.name, watch.asked) as (run, data, stop):
+        yield run, stop, {"data_directory": data}
 
 
 def _bury_the_last(run: RunDirectory, order: Order, watch: StopWatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.records import Run, Study, Variant
+from reports.records.study import Run, Study, Variant
 
 SETTINGS = {"train.budget": 3000, "train.budget_unit": "steps", "train.batch_tokens": 1024}
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -81,9 +82,16 @@ class Nodes:
     """A cluster, from `with` to its end."""
 
     def __init__(
-        self, *, cpus: int = 1, gpus: int = 0, cwd: Path | None = None, environment: dict[str, str] | None = None
+        self,
+        *,
+        cpus: int = 1,
+        gpus: int = 0,
+        cwd: Path | None = None,
+        environment: dict[str, str] | None = None,
+        jobs: bool = False,
     ) -> None:
         self.address = f"127.0.0.1:{_free_port()}"
+        self._job_port = _free_port() if jobs else None
         self._place = Path(tempfile.mkdtemp(prefix="rn-", dir="/tmp"))  # sockets' paths must be short
         self.nodes: list[Node] = []
         self._tries = 0
@@ -99,6 +107,11 @@ class Nodes:
     ) -> Node:
         """One more node, up when this returns."""
         return self._start("--address", self.address, cpus=cpus, gpus=gpus, cwd=cwd, environment=environment)
+
+    @property
+    def job_server(self) -> str:
+        """Where jobs are handed in, if there is such a place."""
+        return f"http://127.0.0.1:{self._job_port}"
 
     def _start(
         self,
@@ -117,7 +130,12 @@ class Nodes:
             "dashboard-agent-listen-port": _free_port(),
         }
         if "--head" in arguments:
-            options |= {"temp-dir": self._place / "ray", "include-dashboard": "false"}
+            options |= {"temp-dir": self._place / "ray", "include-dashboard": str(self._job_port is not None).lower()}
+            if find_spec("grpc") is not None:  # Ray then starts a server for its client, on one port for every head
+                options |= {"ray-client-server-port": _free_port()}
+            options |= {"dashboard-port": self._job_port} if self._job_port is not None else {}
+        elif self._job_port is not None:  # what a job brings is unpacked there: nodes must not share the place
+            options |= {"temp-dir": self._place / f"ray{self._tries}"}
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, "--block"]
         command += [f"--{name}={value}" for name, value in options.items()]
         ends = time.monotonic() + PATIENCE

@@ -60,6 +60,7 @@ def test_every_row_of_table_3_has_its_published_parameters(options: dict[str, An
         ({"positions": "none"}, 0),
         ({"positions": "learned", "max_positions": 100}, 2 * 100 * 512),
         ({"scale_attention": False}, 0),
+        ({"causal_mask": False}, 0),
     ],
 )
 def test_options_add_the_parameters_that_they_should(options: dict[str, Any], extra: int) -> None:
@@ -92,6 +93,7 @@ COUNTED: list[dict[str, Any]] = [
     {"activation_dropout": 0.1},
     {"sinusoid_layout": "concatenated"},
     {"scale_attention": False},
+    {"causal_mask": False},
     {"attention_bias": False},
     {"n_layers": 3, "d_model": 16, "d_ff": 20, "n_heads": 2, "d_k": 5, "d_v": 3, "norm": "pre", "positions": "none"},
 ]

@@ -26,6 +26,7 @@ MODELS = st.builds(
     norm=st.sampled_from(["post", "pre"]),
     positions=st.sampled_from(["sinusoidal", "learned", "none"]),
     scale_attention=st.booleans(),
+    causal_mask=st.booleans(),
 )
 TRAINS = st.builds(
     TrainConfig,

@@ -165,8 +165,8 @@ def test_what_is_new_is_said_before_anything_runs(tmp_path: Path, monkeypatch: p
     told = io.StringIO()
     settings = ["train.budget=2000"]
     data = Data(corpus="smoke", directory=Path("/data/smoke"), digest="d" * 64, vocabulary_size=256)
-    monkeypatch.setattr("ablations.conduct._data_of", lambda *_: data)
-    monkeypatch.setattr("ablations.conduct._check", lambda *_, **__: None)
+    monkeypatch.setattr("ablations.ready._data_of", lambda *_: data)
+    monkeypatch.setattr("ablations.ready._check", lambda *_, **__: None)
 
     def stopped(*_: Any, **__: Any) -> None:
         order.append(told.getvalue())

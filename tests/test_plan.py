@@ -13,6 +13,8 @@ import torch
 from ablations.planning import CPU_SHARE, GPU_SHARE, Device, Plan, Text, plan
 from ablations.scales import scale_of
 from ablations.selection import choose
+from ablations.walltime import Jobs, walltime_seconds
+from repro.errors import UsageError
 
 MILLIONS = {
     "base": 65.11,
@@ -146,6 +148,37 @@ def test_this_machines_core_is_measured() -> None:
     entry = entries(planned("table3", "smoke", device, only=["base"]))["base"]
     assert entry["hours"] == pytest.approx(entry["train_flops"] / (device.flops * CPU_SHARE) / 3600)
     assert entry["paper_method_flops"] == pytest.approx(entry["train_flops"] / CPU_SHARE)
+
+
+def test_a_run_on_eight_gpus_keeps_its_batch_and_its_gpu_hours_and_is_cut_into_jobs() -> None:
+    jobs = Jobs(gpus=8, walltime=walltime_seconds("5:00:00"))
+    found = plan(choose("table3", "paper"), 2, prepared=None, device=P100, jobs=jobs)
+    base, big = entries(found)["base"], entries(found)["big"]
+    alone = entries(planned())["base"]
+    # Section 5.2: 12 hours on 8 P100 for base.
+    assert base["wall_hours"] == pytest.approx(12, rel=0.03)
+    assert base["gpu_hours"] == alone["hours"] == base["hours"] == pytest.approx(96, rel=0.03)
+    assert base["chunks"] == 3
+    assert big["chunks"] == math.ceil(big["hours"] / 8 / 5)
+    assert (base["steps"], base["train_flops"]) == (alone["steps"], alone["train_flops"])
+    assert base["memory_bytes"] < alone["memory_bytes"]
+    document = found.document()
+    assert document["total"]["chunks"] == 2 * sum(entry["chunks"] for entry in document["variants"])
+    assert any("3,125 of 25,000 tokens each" in note for note in document["notes"])
+    assert planned().document()["total"]["chunks"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("24:00:00", 86400), ("1-00:00:00", 86400), ("0:00:30", 30), ("100:00:00", 360_000)]
+)
+def test_a_walltime_is_written_as_batch_systems_write_it(text: str, seconds: int) -> None:
+    assert walltime_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "24", "24:00", "0:00:00", "1:60:00", "a day", "1-2-00:00:00"])
+def test_what_is_no_walltime_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        walltime_seconds(text)
 
 
 def test_totals_count_each_run_once() -> None:

@@ -17,7 +17,7 @@ from tracking_study import MadeStudy, empty_database, everything, tracked
 
 from ablations.cli import run as ablate
 from ablations.tracking import open_tracking
-from reports.page import write_report
+from reports.pages.page import write_report
 from repro.files import digest_of
 from repro.runs.attempts import claim
 from repro.runs.directory import RunDirectory, Status

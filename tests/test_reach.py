@@ -126,6 +126,7 @@ def test_every_key_of_the_model_is_taken_told_or_refused() -> None:
         "positions": "learned",
         "sinusoid_layout": "concatenated",
         "scale_attention": "false",
+        "causal_mask": "false",
         "attention_bias": "false",
         "dropout": "0.4",
         "attention_dropout": "0.3",
@@ -152,8 +153,8 @@ def test_every_key_of_the_model_is_taken_told_or_refused() -> None:
 def test_a_study_says_it_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told, seen = io.StringIO(), []
     data = Data(corpus="smoke", directory=Path("/data/smoke"), digest="d" * 64, vocabulary_size=256)
-    monkeypatch.setattr("ablations.conduct._prepared", lambda *_: data)
-    monkeypatch.setattr("ablations.conduct._check", lambda *_, **__: None)
+    monkeypatch.setattr("ablations.ready._prepared", lambda *_: data)
+    monkeypatch.setattr("ablations.ready._check", lambda *_, **__: None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
 
     def stopped(*_: object, **__: object) -> None:

@@ -10,12 +10,16 @@ import pytest
 from chromium import Tab, browser_tab
 from reports_study import TOUR, full_study
 
-from reports.page import write_report
+from reports.pages.page import write_report
 
 _ROWS = """[...document.querySelectorAll("#table .pane:first-of-type table")[0].tBodies[0].rows]
     .filter(row => !row.classList.contains("group")).map(row => row.cells[0].querySelector("a").textContent)"""
 _HEADS = """[...document.querySelectorAll("#table .pane:first-of-type table")[0].tHead.rows[1].cells]"""
 _DIFFERENCE = f"""{_HEADS}.find(cell => cell.dataset.name.startsWith("Δ BLEU"))"""
+_ROW = """[...document.querySelectorAll("#table .pane:first-of-type tbody tr")]
+    .find(row => row.cells[0].querySelector("a")?.textContent === "A.h1")"""
+_OPEN = "document.getElementById('trail').matches(':popover-open')"
+_CHARACTER: dict[str, dict[str, Any]] = {"Enter": {"text": "\r"}, "Escape": {"windowsVirtualKeyCode": 27}}
 _SHOWN = """[...document.querySelectorAll("#table .pane")]
     .filter(pane => getComputedStyle(pane).display !== "none")
     .map(pane => pane.querySelector(".caption").textContent)"""
@@ -44,12 +48,43 @@ async def _look(page: Path) -> dict[str, Any]:
         seen["tables"] = [await tab.value(_SHOWN)]
         await tab.value("""document.querySelectorAll('#table input[name="budget"]')[1].click()""")
         seen["tables"].append(await tab.value(_SHOWN))
+        seen |= {"trail": await _trail(tab), "closed": not await tab.value(_OPEN)}
+        await tab.value("location.hash = '#row-A.h1'")
+        await tab.value("new Promise(done => setTimeout(done, 100))")
+        seen["row opened"] = await tab.value("document.getElementById('row-A.h1').open")
         await tab.value("document.querySelectorAll('details').forEach(one => one.open = true)")
         for width in (1280, 390):
             await tab.size(width, 844)
             seen[f"wide {width}"] = await tab.value("document.documentElement.scrollWidth")
             seen[f"wider {width}"] = await tab.value(_WIDER)
         return seen | {"errors": tab.errors}
+
+
+async def _trail(tab: Tab) -> dict[str, Any]:
+    """By keys alone from the name of a row to what its difference to base comes from, and out again."""
+    await tab.value("document.querySelectorAll('#table input[name=\"budget\"]')[0].click()")
+    await tab.value(f"{_ROW}.querySelector('a').focus()")
+    column = await tab.value(f"{_HEADS}.indexOf({_DIFFERENCE})")
+    reached = f"[document.activeElement.cellIndex, document.activeElement.closest('tr') === {_ROW}]"
+    for _ in range(column):
+        await _press(tab, "ArrowRight")
+        if (place := await tab.value(reached)) == [column, True]:
+            break
+    await _press(tab, "Enter")
+    trail = {
+        "place": place,
+        "open": await tab.value(_OPEN),
+        "text": await tab.value("document.getElementById('trail').innerText"),
+        "links": await tab.value("[...document.querySelectorAll('#trail a')].map(one => one.getAttribute('href'))"),
+        "focus": await tab.value("document.activeElement.closest('#trail') !== null"),
+    }
+    await _press(tab, "Escape")
+    return trail | {"column": column}
+
+
+async def _press(tab: Tab, key: str) -> None:
+    await tab.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **_CHARACTER.get(key, {}))
+    await tab.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
 
 async def _sorted(tab: Tab) -> dict[str, Any]:
@@ -90,3 +125,17 @@ def test_no_part_of_the_page_is_wider_than_the_window(seen: dict[str, Any], widt
 @pytest.mark.slow
 def test_the_browser_has_nothing_to_complain_of(seen: dict[str, Any]) -> None:
     assert seen["errors"] == []
+
+
+@pytest.mark.slow
+def test_a_number_leads_by_keys_alone_to_the_runs_that_it_comes_from(seen: dict[str, Any]) -> None:
+    trail = seen["trail"]
+    assert trail["place"] == [trail["column"], True]
+    assert (trail["open"], trail["focus"], seen["closed"], seen["row opened"]) == (True, True, True, True)
+    assert "A.h1 Δ BLEU" in trail["text"]
+    assert "from 4 runs:" in trail["text"]  # its seeds 1 and 3 and base's; seed 2 failed
+    directories = [link for link in trail["links"] if link.startswith("../runs/")]
+    assert sorted(name.rpartition("-")[0] for name in directories) == [
+        f"../runs/{row}-s{seed}" for row in ("A.h1", "base") for seed in (1, 3)
+    ]
+    assert {link for link in trail["links"] if link.startswith("#")} == {"#row-A.h1", "#row-base"}

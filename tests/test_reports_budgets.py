@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from reports_study import full_study
 
-from reports.budgets import Budget, budget, budgets, common_budget, difference_at, measure_at, value_at
-from reports.records import load_study
+from reports.records.study import load_study
+from reports.statistics.budgets import Budget, budget, budgets, common_budget, difference_at, measure_at, value_at
 from repro.files import write_bytes
 
 

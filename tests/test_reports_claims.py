@@ -8,9 +8,9 @@ import yaml
 from claims_study import Made
 
 from ablations.tables import TABLES
-from reports.claims import CLAIMS, Part, load_claims
-from reports.paper import load_paper
-from reports.verdicts import Verdict, decide, judge, seeds_needed, verdicts
+from reports.claims.catalogue import CLAIMS, Part, load_claims
+from reports.claims.verdicts import Verdict, decide, judge, seeds_needed, verdicts
+from reports.records.paper import load_paper
 from repro.errors import CheckError
 
 PAPER = load_paper()

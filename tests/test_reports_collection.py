@@ -8,10 +8,10 @@ import pytest
 from reports_study import SIGNATURE, SyntheticStudy, full_study, tiny_config
 
 from ablations.tables import TABLES
-from reports import provenance
-from reports.collection import load_studies
-from reports.records import load_study
-from reports.tables import main_table
+from reports.pages import provenance
+from reports.records.collection import load_studies
+from reports.records.study import load_study
+from reports.tables.table3 import main_table
 from repro.config import TransformerConfig
 from repro.errors import CheckError
 from repro.files import write_json

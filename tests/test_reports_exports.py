@@ -17,11 +17,11 @@ import pytest
 from reports_study import SyntheticStudy, full_study, tiny_config
 
 from ablations.cli import run as ablate
-from reports import markdown
-from reports.collection import load_studies
-from reports.exports import named_tables, write_exports
-from reports.records import load_study
-from reports.tidy import SCHEMA_VERSION, SCHEMAS, evaluations_frame, runs_frame
+from reports.exports.files import named_tables, write_exports
+from reports.exports.tidy import SCHEMA_VERSION, SCHEMAS, evaluations_frame, runs_frame
+from reports.pages import markdown
+from reports.records.collection import load_studies
+from reports.records.study import load_study
 from repro.files import read_json
 
 STRANGE = '100 % & #1_x, "हिन्दी" <b> | {y} ~^ \\input'

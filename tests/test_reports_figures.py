@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from reports_study import SyntheticStudy, full_study, tiny_config
 
-from reports.curves import curve
-from reports.drawing import SERIES, Margins, drawing, in_print, printable, sheet, style
-from reports.figure_cost import cost_picture, front, points_of
-from reports.figure_effects import difference_picture
-from reports.figure_lengths import lengths_picture
-from reports.figure_parts import spread, window
-from reports.figure_sizes import sizes_picture, tracks
-from reports.figure_speed import speed_picture
-from reports.figure_systems import systems_picture
-from reports.labels import Label, place
-from reports.learning import learning_panels
-from reports.paper import load_paper
-from reports.records import Study, load_study
+from reports.figures.cost import cost_picture, front, points_of
+from reports.figures.drawing import SERIES, Margins, drawing, in_print, printable, sheet, style
+from reports.figures.effects import difference_picture
+from reports.figures.labels import Label, place
+from reports.figures.learning import learning_panels
+from reports.figures.lengths import lengths_picture
+from reports.figures.parts import spread, window
+from reports.figures.sizes import sizes_picture, tracks
+from reports.figures.speed import speed_picture
+from reports.figures.systems import systems_picture
+from reports.records.paper import load_paper
+from reports.records.study import Study, load_study
+from reports.statistics.curves import curve
 from repro.config import TransformerConfig
 from repro.files import write_text
 
@@ -310,7 +310,7 @@ def test_a_figure_says_why_it_has_no_intervals(study: Study, whole: Study) -> No
 
 
 def test_every_figure_speaks_to_a_screen_reader(whole: Study) -> None:
-    from reports.figures import pictures
+    from reports.figures.pictures import pictures
 
     for picture in pictures(whole, load_paper()):
         for drawn in (picture.wide, picture.narrow):

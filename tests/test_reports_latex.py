@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from reports_study import SyntheticStudy, full_study, tiny_config
 
-from reports.cells import Cell, Column, Group, Row, Table
-from reports.collection import load_studies
-from reports.exports import named_tables
-from reports.latex import beyond_latin, escape, latex, tabular
+from reports.exports.files import named_tables
+from reports.exports.latex import beyond_latin, escape, latex, tabular
+from reports.records.collection import load_studies
+from reports.tables.cells import Cell, Column, Group, Row, Table
 
 HINDI = "हिन्दी"
 STRANGE = f"100 % & #1_x ~^ {{y}} \\input{{z}} $x$ -- <b> {HINDI}"

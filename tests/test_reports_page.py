@@ -17,10 +17,10 @@ from xml.etree import ElementTree
 import pytest
 from reports_study import SIGNATURE, TOUR, SyntheticStudy, full_study, tiny_config
 
-from reports.collection import load_studies
-from reports.page import render_page, render_text, write_report
-from reports.paper import load_paper
-from reports.sections import build
+from reports.pages.page import render_page, render_text, write_report
+from reports.pages.sections import build
+from reports.records.collection import load_studies
+from reports.records.paper import load_paper
 from repro.config import TransformerConfig
 from repro.errors import CheckError, UsageError
 from repro.files import write_json, write_text
@@ -147,6 +147,52 @@ def test_every_row_leads_to_its_run_directories(study: Path, page: str) -> None:
     assert all((study / "report" / link).is_dir() for link in present)
 
 
+def test_every_number_of_ours_leads_to_the_runs_that_it_comes_from(study: Path, page: str) -> None:
+    trails = json.loads(page.partition('id="trails">')[2].partition("</script>")[0])
+    pane = page[page.index('<div class="pane">') :]
+    numbers = re.findall(r'<td[^>]* data-runs="([^"]+)"', pane[: pane.index("</table>")])
+    shown = [sorted(trails[int(number)][2] for number in each.split()) for each in numbers]
+    with (study / "report" / "data" / "cells.csv").open(encoding="utf-8", newline="") as file:
+        cells = [line for line in csv.DictReader(file) if line["table"] == "table3" and line["runs"]]
+    assert shown == [sorted(line["runs"].split()) for line in cells]
+    assert {line["column"] for line in cells} >= {"bleu", "perplexity", "difference", "speed", "train_flops"}
+    for variant, _, directory, link, anchor, _ in trails:
+        assert (study / "report" / link / "config.json").is_file() or directory.startswith("D.dropout-0-s2")
+        assert f'<details id="{anchor}">' in page
+        assert anchor == f"row-{variant}"
+
+
+def test_every_score_that_runs_have_shows_its_signature(tmp_path: Path) -> None:
+    signatures = {
+        "bleu": SIGNATURE,
+        "bleu_intl": SIGNATURE.replace("13a", "intl"),
+        "bleu_compound": SIGNATURE.replace("13a", "none") + "|words:moses-de+compounds",
+        "chrf": "nrefs:1|case:mixed|eff:yes|nc:6",
+    }
+    made = SyntheticStudy(tmp_path / "s", base=tiny_config())
+    made.variant("base", "base", "base", {})
+    for seed in (1, 2):
+        made.run(tiny_config(seed=seed), test={"signatures": signatures})
+    shown = words(page_of(made.write()))
+    for name, signature in signatures.items():
+        assert shown.count(signature) >= 3, name  # of all runs, and with each run's records
+
+
+def test_what_is_printed_says_that_there_are_tables_at_other_budgets(page: str) -> None:
+    labels = re.findall(r'<label for="budget-\d">([^<]+)</label>', page)
+    printed = [" ".join(words(part.partition("</p>")[0]).split()) for part in page.split('<p class="printed">')[1:]]
+    assert len(labels) > 2
+    for place, label in enumerate(labels):
+        assert printed[place].startswith(f"Rows compared at {' '.join(label.split())} ;")
+        others = [" ".join(other.split()) for other in labels if other != label]
+        assert printed[place].endswith(f"compare them at {', '.join(others)}, too.")
+
+
+def test_runs_that_nobody_began_take_one_line(page: str, text: str) -> None:
+    for told in (words(page), " ".join(text.split())):
+        assert re.search(r"missing ?, that is, not begun: D\.dropout-0 \(seed 2\)", told)
+
+
 def test_two_renderings_are_the_same_bytes(study: Path, page: str, tmp_path: Path) -> None:
     first = {path.relative_to(study / "report"): path.read_bytes() for path in (study / "report").rglob("*.*")}
     write_report(study)
@@ -158,7 +204,7 @@ def test_two_renderings_are_the_same_bytes(study: Path, page: str, tmp_path: Pat
 RENDER = """
 import sys
 from pathlib import Path
-from reports.page import write_report
+from reports.pages.page import write_report
 write_report(Path(sys.argv[1]), Path(sys.argv[2]))
 print([name for name in ("torch", "ray", "mlflow", "ablations") if name in sys.modules])
 """
@@ -436,7 +482,7 @@ def test_cells_carry_their_unrounded_value_for_sorting(study: Path, page: str) -
 
 
 def test_every_claim_has_its_verdict_and_leads_to_its_rows(tmp_path: Path) -> None:
-    from reports.claims import load_claims
+    from reports.claims.catalogue import load_claims
 
     made = full_study(tmp_path / "s", only=["base", "A.h1", "positions.none"], seeds=(1, 2, 3))
     page = page_of(made.path)

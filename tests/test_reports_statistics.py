@@ -15,12 +15,13 @@ from reports_study import SyntheticStudy, tiny_config
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from reports import randomisation, significance, texts
-from reports.intervals import interval_of, mean_interval, t_test
-from reports.lengths import fall_of
-from reports.measures import Measure, bleu_on_test, contrast, difference, log_loss
-from reports.randomisation import References, compare, signature
-from reports.records import Run, Study, Variant, load_study
+from reports.records import texts
+from reports.records.study import Run, Study, Variant, load_study
+from reports.statistics import randomisation, significance
+from reports.statistics.intervals import interval_of, mean_interval, t_test
+from reports.statistics.lengths import fall_of
+from reports.statistics.measures import Measure, bleu_on_test, contrast, difference, log_loss
+from reports.statistics.randomisation import References, compare, signature
 from repro.config import TransformerConfig
 from repro.files import digest_of_file, write_bytes, write_json
 

@@ -12,17 +12,17 @@ import scipy.stats
 import yaml
 from reports_study import SyntheticStudy, full_study, tiny_config
 
-import reports.paper
-from reports.budgets import budget
+import reports.records.paper
 from reports.formats import counted, duration, fixed, listed, moment, plain, power, scientific, signed, times
-from reports.markdown import escape
-from reports.measures import bleu_on_test, difference, direction, measure
-from reports.paper import load_paper
-from reports.records import Run, load_study
-from reports.smoke import smoke_table
-from reports.table1 import complexity_table, power_of
-from reports.table2 import cost_table
-from reports.tables import main_table
+from reports.pages.markdown import escape
+from reports.records.paper import load_paper
+from reports.records.study import Run, load_study
+from reports.statistics.budgets import budget
+from reports.statistics.measures import bleu_on_test, difference, direction, measure
+from reports.tables.smoke import smoke_table
+from reports.tables.table1 import complexity_table, power_of
+from reports.tables.table2 import cost_table
+from reports.tables.table3 import main_table
 from repro.config import TransformerConfig
 from repro.errors import CheckError
 
@@ -247,7 +247,7 @@ def test_published_numbers_are_those_of_table_3() -> None:
 
 
 def test_every_block_of_published_numbers_names_its_source() -> None:
-    document = yaml.safe_load(Path(reports.paper.__file__).with_name("paper.yaml").read_text(encoding="utf-8"))
+    document = yaml.safe_load(Path(reports.records.paper.__file__).with_name("paper.yaml").read_text(encoding="utf-8"))
     for block in ("table1", "table2", "table3"):
         assert "Table" in document[block]["from"]
     for block in document["protocol"].values():

@@ -20,8 +20,8 @@ from ablations.estimate import estimate
 from ablations.selection import choose
 from ablations.status import look
 from ablations.study import Data, Study, StudyRun, open_study
-from reports.measures import bleu_on_test, measure
-from reports.records import load_study
+from reports.records.study import load_study
+from reports.statistics.measures import bleu_on_test, measure
 from repro.runs import attempts
 from repro.runs.directory import Status
 from repro.runs.processes import Process

@@ -15,9 +15,8 @@ from ablations.tables import TABLE3, TABLES, table_name, variants_of
 from repro.config import RunConfig, TransformerConfig
 from repro.errors import UsageError
 
-PUBLISHED = yaml.safe_load(resources.files("reports").joinpath("paper.yaml").read_text(encoding="utf-8"))["table3"][
-    "rows"
-]
+PAPER = resources.files("reports.records").joinpath("paper.yaml")
+PUBLISHED = yaml.safe_load(PAPER.read_text(encoding="utf-8"))["table3"]["rows"]
 KEYS = {
     "layers": "model.n_layers",
     "heads": "model.n_heads",

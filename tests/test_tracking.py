@@ -86,6 +86,7 @@ def test_a_child_carries_identity_configuration_scores_and_artifacts(make: Calla
         "slurm_job": "70_4",
         "signature.bleu": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
         "reference_digest": "r" * 64,
+        "valid_reference_digest": "w" * 64,
         "corpus_digest": "c" * 64,
         "vocabulary_digest": "v" * 64,
         "differs_from_paper": "warmup 400",

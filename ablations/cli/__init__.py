@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import typer
 
-from ablations.cli import data, doctor, proof, records, runs, search, studies
+from ablations.cli import bench, data, doctor, probe, proof, records, runs, search, studies, submit
 from repro import __version__
 from repro.errors import UserError
 
@@ -23,10 +23,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 studies.register(app)
 search.register(app)
+submit.register(app)
 runs.register(app)
 records.register(app)
+probe.register(app)
 proof.register(app)
 doctor.register(app)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,11 +28,37 @@ Profile = Annotated[
 ]
 Source = Annotated[Path | None, typer.Option(help="Directory of the corpus's text, if it is not prepared.")]
 Address = Annotated[str | None, typer.Option(help="A running Ray cluster; without, a private Ray here.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Store that runs travel through where nodes share no disk: s3://BUCKET/PREFIX."),
+]
 Cpus = Annotated[int | None, typer.Option(min=1, help="CPUs to use here; without, those that are ours.")]
+GpusPerRun = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="GPUs of each run: a part of one, or several that share its batches."),
+]
+ProcessesPerRun = Annotated[
+    int | None, typer.Option(min=1, help="Processes that share each run's batches, where there are no GPUs.")
+]
+AtOnce = Annotated[int | None, typer.Option(min=1, help="Most runs at a time.")]
 CpusPerRun = Annotated[float, typer.Option(min=0.1, help="CPUs of each run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+StudyPath = Annotated[Path | None, typer.Option(help="The study's directory; without, studies/TABLE-SCALE.")]
 StudyName = Annotated[str, typer.Argument(help="A study's directory, or its name under studies/.")]
 RunPath = Annotated[Path, typer.Argument(help="A run's directory.")]
+
+
+class AfterDeath(StrEnum):
+    """What becomes of a run whose process died."""
+
+    RESUME = "resume"
+    RESTART = "restart"
+
+
+AfterDeathOption = Annotated[
+    AfterDeath,
+    typer.Option("--after-death", help="A run whose process died goes on from its checkpoint, or starts anew."),
+]
 
 PLAIN_WIDTH = 140
 """Columns of tables where there is no terminal to ask."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,11 +24,33 @@ def report(
         bool, typer.Option("--mixed", help="Let scores of other signatures or data stand in one table, marked.")
     ] = False,
 ) -> None:
-    """Write the report of one or several studies: a page that needs nothing else, tables and data. Print its path."""
-    from ablations.study import study_path
-    from reports.page import write_report
+    """Write the report of one or several studies: a page that needs nothing else, tables and data. Print its path.
 
-    print(write_report([study_path(study) for study in studies], out, mixed=mixed))
+    Where MLflow shows the study it shows its newest report, too.
+    """
+    from ablations.study import study_path
+    from reports.pages.page import write_report
+
+    paths = [study_path(study) for study in studies]
+    page = write_report(paths, out, mixed=mixed)
+    print(page)
+    for study in paths:
+        if page.resolve().parent == (study / "report").resolve():
+            _show_in_mlflow(study)
+
+
+def _show_in_mlflow(study: Path) -> None:
+    """Bring MLflow up to date where it has the study; say on standard error what did not get through."""
+    from ablations.tracking import open_tracking
+
+    tracking = open_tracking(study)
+    if not tracking.begun:
+        return
+    for problem in tracking.sync().problems:
+        print(
+            f"MLflow still shows an earlier report: {problem}; later: ablate sync {shlex.quote(str(study))}",
+            file=sys.stderr,
+        )
 
 
 def compare(
@@ -37,8 +61,7 @@ def compare(
 ) -> None:
     """Compare two rows in depth: tests, BLEU by length, settings, and the sentences that differ most."""
     from ablations.study import study_path
-    from reports import compare as rows
-    from reports import contrast
+    from reports.comparison import contrast, rows
     from repro.files import write_text
 
     names = {name: study_path(name) for name in (rows.split_name(first)[0], rows.split_name(second)[0])}

@@ -79,11 +79,18 @@ def evaluate(
         print(f"{name} signature: {signature}")
 
 
-def translate(run: RunPath, data: DataPath = None) -> None:
+def translate(
+    run: RunPath,
+    data: DataPath = None,
+    attention: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the attention weights of the first 20 sentences: .json or .html."),
+    ] = None,
+) -> None:
     """Translate standard input to standard output, line for line; blank lines stay blank."""
     from ablations.single import translate_stream
 
-    translate_stream(run, data, sys.stdin.buffer, sys.stdout.buffer)
+    translate_stream(run, data, sys.stdin.buffer, sys.stdout.buffer, attention=attention)
 
 
 def register(app: typer.Typer) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,27 +11,28 @@ import typer
 from ablations.cli import options
 from ablations.cli.options import (
     Address,
+    AfterDeath,
+    AfterDeathOption,
+    AtOnce,
     Cpus,
     CpusPerRun,
+    GpusPerRun,
     Json,
     Only,
+    ProcessesPerRun,
     Profile,
     Scale,
     Seeds,
     Settings,
     Source,
+    Storage,
     StudyName,
+    StudyPath,
     Table,
 )
+from repro.errors import UsageError
 
 PANEL = "Studies"
-
-
-class AfterDeath(StrEnum):
-    """What becomes of a run whose process died."""
-
-    RESUME = "resume"
-    RESTART = "restart"
 
 
 def plan(
@@ -44,24 +43,34 @@ def plan(
     profile: Profile = None,
     settings: Settings = None,
     gpu: Annotated[str | None, typer.Option(help="Reckon hours for this GPU, e.g. A100 or P100.")] = None,
+    gpus_per_run: Annotated[int, typer.Option(min=1, help="GPUs that share each run's batches.")] = 1,
+    walltime: Annotated[
+        str | None, typer.Option(metavar="HH:MM:SS", help="Limit of one job: tells how many a run takes.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """What a table costs before anything runs: parameters, FLOPs, memory and hours, for each row and in all."""
-    from ablations import planning
+    from ablations import plan_table, planning
     from ablations.corpora import prepared_already
     from ablations.selection import choose
+    from ablations.walltime import Jobs, walltime_seconds
 
     selection = choose(table, scale, only=options.names(only), settings=settings or (), profile=profile)
+    jobs = Jobs(gpus=gpus_per_run, walltime=None if walltime is None else walltime_seconds(walltime))
+    device = planning.Device.gpu(gpu) if gpu else planning.Device.here(selection.scale, selection.base)
+    if jobs.gpus > 1 and device.kind != "cuda":
+        raise UsageError(f"{jobs.gpus} GPUs, there are none here", where="--gpus-per-run", fix="name one with --gpu")
     planned = planning.plan(
         selection,
         len(options.seeds(seeds)),
         prepared=prepared_already(selection.base.data),
-        device=planning.Device.gpu(gpu) if gpu else planning.Device.here(selection.scale, selection.base),
+        device=device,
+        jobs=jobs,
     )
     if as_json:
         options.print_json(planned.document())
     else:
-        planning.show(planned, options.console())
+        plan_table.show(planned, options.console())
 
 
 def run(
@@ -69,24 +78,18 @@ def run(
     scale: Scale,
     seeds: Seeds = 1,
     only: Only = None,
-    study: Annotated[Path | None, typer.Option(help="The study's directory; without, studies/TABLE-SCALE.")] = None,
+    study: StudyPath = None,
     profile: Profile = None,
     settings: Settings = None,
     source: Source = None,
     address: Address = None,
+    storage: Storage = None,
     cpus: Cpus = None,
     cpus_per_run: CpusPerRun = 1.0,
-    gpus_per_run: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="GPUs of each run: a part of one, or several that share its batches."),
-    ] = None,
-    processes_per_run: Annotated[
-        int | None, typer.Option(min=1, help="Processes that share each run's batches, where there are no GPUs.")
-    ] = None,
-    at_once: Annotated[int | None, typer.Option(min=1, help="Most runs at a time.")] = None,
-    after_death: Annotated[
-        AfterDeath, typer.Option(help="A run whose process died goes on from its checkpoint, or starts anew.")
-    ] = AfterDeath.RESUME,
+    gpus_per_run: GpusPerRun = None,
+    processes_per_run: ProcessesPerRun = None,
+    at_once: AtOnce = None,
+    after_death: AfterDeathOption = AfterDeath.RESUME,
 ) -> int:
     """Run what is missing of a study: freeze it, prepare its data, let Ray Tune do the runs, write the report."""
     from ablations.cluster import Resources
@@ -101,6 +104,7 @@ def run(
         source=source,
         resources=Resources(
             address=address,
+            storage=storage,
             cpus=cpus,
             cpus_per_run=cpus_per_run,
             gpus_per_run=gpus_per_run,
@@ -117,16 +121,18 @@ def status(study: StudyName, as_json: Json = False) -> None:
     """Where every run of a study stands, and an estimate of what remains."""
     from ablations import status as states
     from ablations.study import Study, study_path
+    from ablations.submit.queued import queued
 
     found = Study.load(study_path(study))
+    queue = queued(found.path)
     if as_json:
-        options.print_json(states.document(found))
+        options.print_json(states.document(found, queue))
         return
     looks = [states.look(run) for run in found.planned]
     title = f"{found.name}: {found.table} at {found.scale}, {states.in_words(looks)}"
     console = options.console()
-    console.print(states.search_table(found, looks, title) if found.searched else states.table(looks, title))
-    for line in states.notes(found, looks):
+    console.print(states.search_table(found, looks, title) if found.searched else states.table(looks, title, queue))
+    for line in [*states.notes(found, looks), *(f"warning: {line}" for line in (queue.warnings if queue else ()))]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

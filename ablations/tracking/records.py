@@ -268,6 +268,7 @@ class RunRecord:
             "corpus_digest": digests.get("corpus") or self.study.study.data.digest,
             "vocabulary_digest": digests.get("vocabulary"),
             "reference_digest": test.get("reference_sha256"),
+            "valid_reference_digest": self.result.get("valid", {}).get("reference_sha256"),
             **{f"signature.{name}": signature for name, signature in signatures.items()},
             "differs_from_paper": ", ".join(map(str, self.result.get("differs_from_paper", []))) or None,
         }

@@ -8,6 +8,7 @@ from pathlib import Path
 from ablations.study import Study
 from ablations.tracking.errors import TrackingError
 from ablations.tracking.follower import Follower
+from ablations.tracking.marker import Marker
 from ablations.tracking.projector import Projector
 from ablations.tracking.records import StudyRecord
 from ablations.tracking.report import SyncReport
@@ -30,6 +31,11 @@ class Tracking:
         """The store as MLflow takes it. May hold a password; `store.name` is for showing."""
         return self.store.uri
 
+    @property
+    def begun(self) -> bool:
+        """Whether this study was brought to this store before, as far as its directory knows."""
+        return Marker.load(self.study, self.store.key).parent is not None
+
     def prepare(self) -> bool:
         """Create database, experiment and parent run, before any worker starts. Safe in several drivers at once.
 
@@ -47,15 +53,16 @@ class Tracking:
         """Project in the background from now on, looking every few `seconds`."""
         return Follower(Projector(self.study, self.store), seconds=seconds)
 
-    def sync(self, *, full: bool = False) -> SyncReport:
+    def sync(self, *, full: bool = False, patience: float = _PATIENCE) -> SyncReport:
         """Bring the store to what the run directories say.
 
-        `full`: trust nothing noted in the study, ask the store for every run and metric. Trouble with the store is in
-        the report's `problems`. Raises CheckError when there is no study.
+        `full`: trust nothing noted in the study, ask the store for every run and metric. `patience`: seconds to wait
+        for another process that writes for this study. Trouble with the store is in the report's `problems`. Raises
+        CheckError when there is no study.
         """
         projector = Projector(self.study, self.store)
         try:
-            return projector.sweep(full=full, patience=_PATIENCE)
+            return projector.sweep(full=full, patience=patience)
         except TrackingError as error:
             record = StudyRecord(study=Study.load(self.study))
             return SyncReport(store=self.store.name, experiment=record.experiment, problems=[str(error)])

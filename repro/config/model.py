@@ -35,6 +35,8 @@ class TransformerConfig:
     """Biases on the four attention projections, as in the first code; needed for the published parameter counts."""
     scale_attention: bool = True
     """Divide the scores by sqrt(d_k) (section 3.2.1)."""
+    causal_mask: bool = True
+    """Keep a target position from later ones where the target is read at once (section 3.1); search has none to see."""
     norm: Literal["post", "pre"] = "post"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     sinusoid_layout: Literal["interleaved", "concatenated"] = "interleaved"

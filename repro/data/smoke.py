@@ -18,7 +18,7 @@ other, and a test holds them against each other.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -112,6 +112,37 @@ def _all_splits() -> dict[str, list[tuple[str, str]]]:
     return splits
 
 
+def more() -> Iterator[tuple[str, str]]:
+    """Further pairs without end, always the same ones, none of which stands in a split; they may be of any length."""
+    grammar = _Grammar(random.Random(derive_seed("smoke corpus", "more", 1)))
+    seen = {source for pairs in _all_splits().values() for source, _ in pairs}
+    while True:
+        src, tgt = grammar.sentence()
+        line = " ".join(src)
+        if line not in seen:
+            seen.add(line)
+            yield line, " ".join(tgt)
+
+
+def swapped(count: int) -> Iterator[tuple[str, str]]:
+    """`count` pairs of sources that differ in their order only: the one's subject is the other's object."""
+    rng = random.Random(derive_seed("smoke corpus", "swapped", 1))
+    grammar = _Grammar(rng)
+    seen: set[str] = set()
+    while len(seen) < count:
+        (one, _, _), (other, _, _) = grammar.noun_phrase("nominative"), grammar.noun_phrase("accusative")
+        verb = list(_TRANSITIVE)[int(rng.random() * len(_TRANSITIVE))]
+        first, second = " ".join([*one, verb, *other]), " ".join([*other, verb, *one])
+        if one != other and first not in seen and second not in seen:
+            seen.add(first)
+            yield first, second
+
+
+def distance_class(source: str) -> str:
+    """The class of the largest distance between a subject and its verb in the translation of `source`."""
+    return _distance_class(max(word.distance for word in explain(source) if word.kind == "verb"))
+
+
 class _Grammar:
     """Grows source and target of one sentence side by side; each method returns both."""
 
@@ -136,7 +167,7 @@ class _Grammar:
         return src, tgt
 
     def _clause(self, main: bool) -> tuple[Words, Words, bool]:
-        src, tgt, agreement = self._noun_phrase("nominative")
+        src, tgt, agreement = self.noun_phrase("nominative")
         if self._chance(0.16):
             inner_src, inner_tgt, _ = self._verb_phrase(agreement, main=False, may_say=False)
             src = [*src, _RELATIVE, *inner_src]
@@ -144,7 +175,8 @@ class _Grammar:
         verb_src, verb_tgt, says = self._verb_phrase(agreement, main, may_say=True)
         return src + verb_src, tgt + verb_tgt, says
 
-    def _noun_phrase(self, case: Case) -> tuple[Words, Words, Agreement]:
+    def noun_phrase(self, case: Case) -> tuple[Words, Words, Agreement]:
+        """Determiner, noun, and now and then an adjective."""
         determiner, noun = self._one(list(_DETERMINERS)), self._one(list(_NOUNS))
         adjective = [self._one(list(_ADJECTIVES))] if self._chance(0.25) else []
         stem, plural = _DETERMINERS[determiner]
@@ -161,11 +193,11 @@ class _Grammar:
         verb = self._one([*_INTRANSITIVE, *_TRANSITIVE, *_SEPARABLE])
         src, late = [verb], list[str]()
         if verb not in _INTRANSITIVE:
-            object_src, object_tgt, _ = self._noun_phrase("accusative")
+            object_src, object_tgt, _ = self.noun_phrase("accusative")
             src, late = src + object_src, late + object_tgt
         if self._chance(0.16):
             preposition = self._one(list(_PREPOSITIONS))
-            place_src, place_tgt, _ = self._noun_phrase("accusative")
+            place_src, place_tgt, _ = self.noun_phrase("accusative")
             src, late = [*src, preposition, *place_src], [*late, _PREPOSITIONS[preposition], *place_tgt]
         if self._chance(0.2):
             adverb = self._one(list(_ADVERBS))
@@ -318,11 +350,15 @@ def _placed_particles(words: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _distance_class(distance: int) -> str:
-    return next(_name(limits) for limits in _DISTANCES if limits[0] <= distance <= limits[1])
+    return next(_name(limits) for limits in _DISTANCES if limits[0] <= distance <= limits[1] or limits[1] >= MAX_WORDS)
 
 
 def _name(limits: tuple[int, int]) -> str:
     return f"{limits[0]}-{limits[1]}" if limits[1] < MAX_WORDS else f"{limits[0]}+"
+
+
+DISTANCES = tuple(map(_name, _DISTANCES))
+"""The names of the classes, the shortest distance first."""
 
 
 def _share(right: Sequence[bool]) -> float | None:

@@ -75,6 +75,10 @@ class Vocabulary:
         cut: list[str] = self._processor.encode(_hide(line), out_type=str)
         return cut
 
+    def texts(self, ids: Iterable[int]) -> list[str]:
+        """Each piece of `ids` as sentencepiece writes it: to be looked at, not to be decoded."""
+        return [str(self._processor.id_to_piece(int(piece))) for piece in ids]
+
     def unknown_share(self, lines: Iterable[str]) -> float:
         """The share of UNK among all pieces of `lines`; 0.0 without any pieces."""
         return unknown_share(self.encode(lines))

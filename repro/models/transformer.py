@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.config import TransformerConfig
+from repro.data.pieces import PAD
 from repro.models.attention import CrossAttention, SelfAttention, key_mask
 from repro.models.dropout import Dropout, RandomSource
 from repro.models.positions import LearnedPositions, SinusoidalPositions, build_positions
@@ -93,6 +94,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, random: RandomSource) -> None:
         super().__init__()
+        self.causal = config.causal_mask
         self.attention = SelfAttention(config, random)
         self.attention_frame = Residual(config, random)
         self.cross = CrossAttention(config, random)
@@ -100,13 +102,17 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(config, random)
         self.feed_forward_frame = Residual(config, random)
 
-    def forward(self, x: Tensor, memory: Memory, maps: AttentionMaps | None = None) -> Tensor:
-        """[batch, tgt_len, d_model] to the same.
+    def forward(
+        self, x: Tensor, memory: Memory, maps: AttentionMaps | None = None, tgt_mask: Tensor | None = None
+    ) -> Tensor:
+        """[batch, tgt_len, d_model] to the same; `tgt_mask` [batch, 1, 1, tgt_len], for a layer without causal mask.
 
         Padding of the target stands at the end, where the causal mask alone keeps it from every real position.
         """
         frame = self.attention_frame
-        x = frame.leave(x, self.attention(frame.enter(x), causal=True, maps=maps.decoder if maps else None))
+        seen = maps.decoder if maps else None
+        y = self.attention(frame.enter(x), mask=None if self.causal else tgt_mask, causal=self.causal, maps=seen)
+        x = frame.leave(x, y)
         k, v = self.cross.memory(memory.states)
         return self.finish(x, k, v, memory.mask, maps.cross if maps else None)
 
@@ -241,10 +247,14 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
         return Memory(x if self.encoder_norm is None else self.encoder_norm(x), mask)
 
     def decode(self, tgt_in: Tensor, memory: Memory, maps: AttentionMaps | None = None) -> Tensor:
-        """Hidden states [batch, tgt_len, d_model] for `tgt_in` [batch, tgt_len]; `maps` collects attention weights."""
+        """Hidden states [batch, tgt_len, d_model] for `tgt_in` [batch, tgt_len]; `maps` collects attention weights.
+
+        Without the causal mask a position sees the pieces that it is to foretell; `advance` never has any to see.
+        """
         x = self._embed(tgt_in, self.tgt_positions)
+        tgt_mask = None if self.config.causal_mask else key_mask(tgt_in != PAD)
         for layer in self.decoder:
-            x = layer(x, memory, maps)
+            x = layer(x, memory, maps, tgt_mask)
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def attention_maps(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> AttentionMaps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -13,6 +14,8 @@ from typing import Any
 
 import repro
 
+SNAPSHOT = "snapshot.json"
+"""Beside packages that are a copy made at submission: what they are a copy of."""
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "safetensors")
 _JOB = (
     "SLURM_JOB_ID",
@@ -31,7 +34,8 @@ def environment() -> dict[str, Any]:
     """A plain document; what cannot be found out is None. The caller adds the names of GPUs.
 
     "versions" by package, "cores" usable by this process, "code" with "commit" and "dirty" of the checkout that holds
-    this package, "slurm" with the job's variables (empty outside a job). Takes at most about 5 s.
+    this package or that it was copied from, "slurm" with the job's variables (empty outside a job). Takes at most about
+    5 s.
     """
     return {
         "python": platform.python_version(),
@@ -64,13 +68,28 @@ def cpu_model() -> str | None:
 
 
 def code(root: Path) -> dict[str, Any]:
-    """Commit and whether tracked files were changed, when `root` is the top of a git checkout; else both None."""
+    """Commit and whether tracked files were changed, when `root` is the top of a git checkout; else both None.
+
+    Of a snapshot it is that of the checkout from which it was made, then.
+    """
+    noted = _noted(root / SNAPSHOT)
+    if noted is not None:
+        return noted
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():  # installed into a directory of somebody's project
         return {"commit": None, "dirty": None}
     commit = _git(root, "rev-parse", "HEAD")
     changes = _git(root, "status", "--porcelain", "--untracked-files=no") if commit is not None else None
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _noted(snapshot: Path) -> dict[str, Any] | None:
+    """What a snapshot's description says of its checkout, and the digest of its files; None when there is none."""
+    try:
+        document = json.loads(snapshot.read_text(encoding="utf-8"))
+        return {name: document[name] for name in ("commit", "dirty")} | {"snapshot": document["digest"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _git(root: Path, *command: str) -> str | None:

@@ -13,6 +13,8 @@ from repro.runs.directory import RunDirectory, Status
 from repro.runs.ending import Ending, ending_of
 from repro.runs.events import Observer, Silent
 
+Check = Callable[[Attempt], None]
+"""Called with a claim before anything is done under it; what it raises ends the attempt as failed."""
 AfterDeath = Literal["resume", "restart"]
 """What becomes of a run whose process died without a word: it goes on from its newest checkpoint, or from step 0."""
 
@@ -26,6 +28,7 @@ def execute(
     after_death: AfterDeath = "resume",
     by: Mapping[str, str] | None = None,
     processes: int = 1,
+    check: Check = lambda _: None,
 ) -> Status:
     """Carry `run` to its end, from its newest checkpoint if there is one, and return where it stands then.
 
@@ -34,10 +37,11 @@ def execute(
     leave this function: they end the attempt as "failed" with a reason, the traceback beside its claim.
     `data_directory` overrides where the prepared corpus is looked for; `by` is kept with the claim. With several
     `processes`, as many are started here, each on a GPU of its own where there are GPUs, and share every batch; the
-    result is then the same up to rounding, and `stop` is asked now and then.
+    result is then the same up to rounding, and `stop` is asked now and then. `check` may refuse the attempt.
     """
 
     def work(attempt: Attempt) -> Ending | None:
+        check(attempt)
         watcher, log = observer or Silent(), log_of(attempt)
         if processes > 1:
             from repro.runs.launch import launch
@@ -57,6 +61,9 @@ def execute_joined(
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
     data_directory: Path | None = None,
+    after_death: AfterDeath = "resume",
+    by: Mapping[str, str] | None = None,
+    check: Check = lambda _: None,
 ) -> tuple[int, Status]:
     """`execute` as one of several processes that were started elsewhere, through torchrun for example; its rank, too.
 
@@ -70,12 +77,13 @@ def execute_joined(
 
     def work(attempt: Attempt) -> None:
         nonlocal begun
+        check(attempt)
         begun = group.tell({"begin": True})["begin"]
         lead(run, attempt, observer or Silent(), stop, data_directory, group)
 
     failed = Status(state="failed", reason="it or another process of the run failed")
     if group.rank == 0:
-        status = claimed(run, work)
+        status = claimed(run, work, after_death=after_death, by=by)
         if not begun:
             with suppress(LostError):  # the others are gone: there is nobody to tell
                 group.tell({"begin": False})

@@ -28,7 +28,8 @@ def _claims() -> tuple[Claim, ...]:
             "defaults.options",
             "what the text says where the first code or toolkits do otherwise",
             source="sections 3.1, 3.2.1, 3.5 and 5.4",
-            expected="post-norm, sinusoidal positions (interleaved), scaled scores, no dropout inside sub-layers",
+            expected="post-norm, sinusoidal positions (interleaved), scaled scores, causal mask, "
+            "no dropout inside sub-layers",
             got=_options,
         ),
         equal(
@@ -102,6 +103,7 @@ def _model() -> str:
 def _options() -> str:
     c = TransformerConfig()
     scores = "scaled scores" if c.scale_attention else "scores not scaled"
+    scores += ", causal mask" if c.causal_mask else ", no mask"
     inside = "no dropout" if c.attention_dropout == c.activation_dropout == 0.0 else "dropout"
     return f"{c.norm}-norm, {c.positions} positions ({c.sinusoid_layout}), {scores}, {inside} inside sub-layers"
 

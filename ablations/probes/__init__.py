@@ -1,0 +1,1 @@
+"""Probes of mechanisms: what each needs trained, and how a study of them is brought to its documents."""

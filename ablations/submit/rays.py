@@ -1,0 +1,332 @@
+"""`ablate submit ray`: what is missing of a study as a job of a Ray cluster that runs anyway.
+
+The job's driver runs on the cluster's head and conducts the sweep there. The study must be on a disk that this machine,
+the head and all nodes see under the same path; the program itself is sent along, as it is at submission.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ablations.cluster import Resources
+from ablations.conduct import close_finished
+from ablations.progress import Teller
+from ablations.ready import Ready, make_ready
+from ablations.selection import Selection
+from ablations.study import StudyRun, default_path
+from ablations.submit.frozen import JOBS, Frozen, Options, submissions
+from ablations.submit.jobserver import UPLOAD_LIMIT, Job, JobServer, job_address
+from ablations.submit.snapshot import Snapshot, snapshot, would_be
+from ablations.submit.submitting import alone, freeze, job_environment, new_token, uncovered
+from repro.errors import CheckError, UserError
+from repro.files import read_json, write_json
+from repro.runs.execute import AfterDeath
+
+TOKEN_TO_COME = "0000000000"
+"""Stands for the job's id where it is only shown."""
+SAVING_SECONDS = 120
+"""Time that a job has for saving its runs when it is stopped; Ray itself would give it three seconds."""
+
+_MODE: Literal["ray-job"] = "ray-job"
+_ENDED = ".ray.json"
+_MEANINGS = {
+    "PENDING": "waiting",
+    "RUNNING": "running",
+    "SUCCEEDED": "ended",
+    "STOPPED": "ended",
+    "FAILED": "failed",
+}
+_EXIT_CODES = (1, 2, 3)
+_POLL_SECONDS = 1.0
+_NOT_SHARED = "no study here"
+"""How a driver begins that finds nothing where this machine has the study."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """How the job is to be run."""
+
+    address: str
+    """The job server's, http://HOST:8265."""
+    resources: Resources = dataclasses.field(default_factory=Resources)
+    after_death: AfterDeath = "resume"
+    python: str = "python"
+    """The interpreter on the head, with what the program needs installed."""
+    follow: bool = True
+    """Whether to show what the job says until it ends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A job as `status` shows it; the fields are those of a task in SLURM's queue."""
+
+    token: str
+    job: str
+    task: int | None
+    state: str
+    meaning: str
+    reason: str
+
+
+def submit(
+    selection: Selection,
+    seeds: Sequence[int],
+    *,
+    path: Path | None,
+    source: Path | None,
+    wanted: Wanted,
+    teller: Teller,
+    command: str,
+) -> int:
+    """Hand what is missing of a study and in no job yet to a cluster, and follow the job; the exit code.
+
+    Where a job is at it already, that one is followed. Without following the code is 0 as soon as the cluster has the
+    job, else that of the job.
+    """
+    server = JobServer(wanted.address)
+    ready = make_ready(
+        selection,
+        seeds,
+        path=path,
+        source=source,
+        room=lambda _: None,
+        cpus_per_run=wanted.resources.cpus_per_run,
+        teller=teller,
+    )
+    if ready.finished:
+        close_finished(ready.study, teller)
+        teller.say("no job is submitted")
+        return 0
+    with alone(ready.study.path, teller):
+        token = _submit(ready, server, wanted, selection.scale.gpu, command, teller)
+    if token is None:
+        return 0
+    if not wanted.follow:
+        name = shlex.quote(str(ready.study.path))
+        teller.say(f"to see how it goes: ablate status {name}, or {command}; to end it: ablate cancel {name}")
+        return 0
+    return _follow(Frozen.load(ready.study.path.absolute(), token), server, teller)
+
+
+def shown(selection: Selection, *, path: Path | None, wanted: Wanted) -> list[str]:
+    """What `submit` would hand in, as lines; nothing is written, prepared or asked for."""
+    address, path = job_address(wanted.address), path or default_path(selection)
+    code = would_be(path)
+    lines = [
+        f"job server: {address}",
+        f"entry point: {_entrypoint(path.absolute(), TOKEN_TO_COME, wanted.python)}",
+        f"working directory: {code.path.relative_to(path.absolute())}, {code.bytes / 2**20:.1f} MiB before packing",
+    ]
+    return lines + [f"environment: {name}={value}" for name, value in _environment().items()]
+
+
+def look(listed: Sequence[Frozen]) -> tuple[list[Task], list[str]]:
+    """How the jobs among `listed` stand, and warnings. A job that was seen ended is not asked for again."""
+    tasks, warnings = [], []
+    servers: dict[str, JobServer | None] = {}
+    for frozen in listed:
+        if frozen.mode != _MODE:
+            continue
+        address = str(frozen.request["address"])
+        if (ended := _ended(frozen)) is not None:
+            tasks.append(_task(frozen, ended["state"], ended["meaning"], ended["reason"]))
+            continue
+        try:
+            if address not in servers:
+                servers[address] = None
+                servers[address] = JobServer(address)
+            server = servers[address]
+            if server is not None:
+                tasks.append(_looked_at(frozen, server.look(frozen.token)))
+                continue
+        except UserError as error:
+            warnings.append(str(error))
+        tasks.append(_task(frozen, "", "unknown", "the job server does not answer"))
+    return tasks, warnings
+
+
+def cancel(study: Path, say: Callable[[str], None]) -> list[str]:
+    """Stop the jobs of the study in `study` that have not ended; their ids. Returns when they have saved and ended."""
+    ended = []
+    listed = [frozen for frozen in submissions(study.absolute()) if frozen.mode == _MODE and _ended(frozen) is None]
+    for frozen in listed:
+        server = JobServer(str(frozen.request["address"]))
+        job = server.look(frozen.token)
+        if job is not None and job.live:
+            server.stop(frozen.token)
+            say(f"{_name(frozen)} is told to stop: its runs save")
+            job = _wait_for_end(server, frozen.token)
+            ended.append(_name(frozen))
+        _looked_at(frozen, job)
+    return ended
+
+
+def _submit(
+    ready: Ready, server: JobServer, wanted: Wanted, wants_gpu: bool, command: str, teller: Teller
+) -> str | None:
+    """Hand in a job for what no job covers; the id of the job to follow, None when there is none."""
+    from ablations.submit.queued import queued
+
+    queue = queued(ready.study.path)
+    places = queue.places if queue is not None else {}
+    live = {run.path: place for run in ready.asked if (place := places.get(run.path.absolute())) and place.live}
+    runs = uncovered(ready.looks, {path: f"{place.meaning} in job {place.job}" for path, place in live.items()}, teller)
+    if runs:
+        return _hand_in(ready, runs, server, wanted, wants_gpu, command, teller)
+    teller.say("every run that is missing is taken care of: no job is submitted")
+    ours = {
+        frozen.token
+        for frozen in submissions(ready.study.path.absolute())
+        if frozen.mode == _MODE and frozen.request["address"] == server.address
+    }
+    return next((place.token for place in live.values() if place.token in ours), None)
+
+
+def _hand_in(
+    ready: Ready,
+    runs: Sequence[StudyRun],
+    server: JobServer,
+    wanted: Wanted,
+    wants_gpu: bool,
+    command: str,
+    teller: Teller,
+) -> str:
+    study, code = ready.study, snapshot(ready.study.path)
+    with _packed(code) as package:
+        frozen = freeze(
+            study,
+            runs,
+            code,
+            token=new_token(),
+            mode=_MODE,
+            options=_options(wanted, wants_gpu=wants_gpu),
+            command=command,
+            request={"address": server.address, "python": wanted.python},
+        )
+        try:
+            server.submit(
+                frozen.token,
+                _entrypoint(frozen.study, frozen.token, wanted.python),
+                package,
+                _environment(),
+                {"name": study.name, "study": str(frozen.study)},
+            )
+        except UserError:
+            frozen.forget()
+            raise
+    teller.say(f"{len(runs)} runs are handed to {_name(frozen)} at {server.address} (Ray {server.version})")
+    return frozen.token
+
+
+def _options(wanted: Wanted, *, wants_gpu: bool) -> Options:
+    return Options(
+        wants_gpu=wants_gpu,
+        cpus_per_run=wanted.resources.cpus_per_run,
+        gpus_per_run=wanted.resources.gpus_per_run,
+        processes_per_run=wanted.resources.processes,
+        at_once=wanted.resources.at_once,
+        after_death=wanted.after_death,
+    )
+
+
+def _entrypoint(study: Path, token: str, python: str) -> str:
+    return shlex.join([python, "-m", "ablations", "work", str(study), "--submission", token, "--address", "auto"])
+
+
+def _environment() -> dict[str, str]:
+    return job_environment() | {"RAY_JOB_STOP_WAIT_TIME_S": str(SAVING_SECONDS)}
+
+
+@contextmanager
+def _packed(code: Snapshot) -> Iterator[Path]:
+    """The snapshot as a zip file, the same bytes for the same snapshot, so that a cluster takes it once.
+
+    A file and not the directory, from which Ray would leave out what the ignore files around it name. Raises CheckError
+    when it is larger than what a job server takes.
+    """
+    with tempfile.TemporaryDirectory(prefix="ablate-") as folder:
+        package = Path(folder) / "code.zip"
+        with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(code.path.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    entry = zipfile.ZipInfo(path.relative_to(code.path).as_posix())
+                    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                    archive.writestr(entry, path.read_bytes())
+        size = package.stat().st_size
+        if size >= UPLOAD_LIMIT:
+            what = f"{size / 2**20:.0f} MiB to upload, Ray takes less than {UPLOAD_LIMIT / 2**20:.0f}"
+            raise CheckError(what, where=str(code.path), fix="remove large files from the installed program")
+        yield package
+
+
+def _follow(frozen: Frozen, server: JobServer, teller: Teller) -> int:
+    """Show what the job says until it ends, and how it ended; the exit code."""
+    try:
+        job = server.follow(frozen.token, _write)
+    except KeyboardInterrupt:
+        teller.say("")
+        name = shlex.quote(str(frozen.study))
+        teller.say(f"{_name(frozen)} goes on; to follow it again: {frozen.command}; to end it: ablate cancel {name}")
+        return 1
+    task = _looked_at(frozen, job)
+    told = f" ({task.reason})" if task.reason else ""
+    teller.say(f"{_name(frozen)}: {task.state.lower() or task.meaning}{told}")
+    if job is not None and job.state == "SUCCEEDED":
+        return 0
+    return job.exit_code if job is not None and job.exit_code in _EXIT_CODES else 1
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _wait_for_end(server: JobServer, token: str) -> Job | None:
+    """The job, once it has ended; as it is when it does not end in the time that it has."""
+    ends = time.monotonic() + SAVING_SECONDS + 30.0
+    while True:
+        job = server.look(token)
+        if job is None or not job.live or time.monotonic() > ends:
+            return job
+        time.sleep(_POLL_SECONDS)
+
+
+def _looked_at(frozen: Frozen, job: Job | None) -> Task:
+    """The job as it stands; an end is kept in the study, for clusters forget."""
+    if job is None:
+        return _task(frozen, "", "gone", "its cluster does not know it any more")
+    reason = job.reason
+    if reason.startswith(str(frozen.study)) and _NOT_SHARED in reason:
+        reason = f"the head does not see {frozen.study} as it is here: keep the study on a disk that all nodes share"
+    task = _task(frozen, job.state, _MEANINGS.get(job.state, "unknown"), reason)
+    if not job.live:
+        kept = {"schema": 1, "state": task.state, "meaning": task.meaning, "reason": task.reason}
+        write_json(frozen.study / JOBS / f"{frozen.token}{_ENDED}", kept)
+    return task
+
+
+def _ended(frozen: Frozen) -> dict[str, Any] | None:
+    """How the job was seen ended, or None."""
+    try:
+        document = read_json(frozen.study / JOBS / f"{frozen.token}{_ENDED}")
+        return {name: str(document[name]) for name in ("state", "meaning", "reason")}
+    except (CheckError, KeyError, TypeError):
+        return None
+
+
+def _task(frozen: Frozen, state: str, meaning: str, reason: str) -> Task:
+    return Task(token=frozen.token, job=frozen.token, task=None, state=state, meaning=meaning, reason=reason)
+
+
+def _name(frozen: Frozen) -> str:
+    return f"Ray job {frozen.token}"

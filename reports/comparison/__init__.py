@@ -1,0 +1,1 @@
+"""Two rows in depth, on a terminal or as a page."""

@@ -1,0 +1,1 @@
+"""Tables and data for others to work with: LaTeX, CSV and Parquet."""

@@ -1,0 +1,1 @@
+"""The report itself: one HTML page and its Markdown twin."""

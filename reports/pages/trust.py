@@ -1,0 +1,80 @@
+"""How far a study can be trusted, in plain words: seeds, scale, hardware, unequal budgets and what went wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from reports.claims.verdicts import FLOOR, gap_in_scale
+from reports.formats import counted, fixed, listed
+from reports.records.machines import machine
+from reports.records.paper import Paper
+from reports.records.study import BASE, Study, at
+from reports.statistics.measures import bleu_on_test, measure
+from reports.statistics.significance import what_seeds_allow
+from reports.tables.table3 import changes_budget
+
+
+def trust(study: Study, paper: Paper) -> list[str]:
+    """Sentences on what stands behind the numbers of `study`, the gravest first."""
+    points = []
+    base = measure(study.by_variant.get(BASE, []), bleu_on_test)
+    if base.mean is not None and base.mean < FLOOR:
+        points.append(
+            f"Base itself hardly translates ({fixed(base.mean, 1)} BLEU): differences between rows say little."
+        )
+    points += [_seeds(study), _scale(study, paper), _hardware(study)]
+    if any(changes_budget(variant) for variant in study.variants):
+        points.append("Rows with another budget than base are not compared at equal cost; the table marks them.")
+    if len(study.finished) < len(study.trained):
+        points.append("Rows with fewer finished seeds than planned may move when the rest is there; they are marked.")
+    return [point for point in [*points, *_mishaps(study)] if point]
+
+
+def _seeds(study: Study) -> str:
+    if not study.finished:
+        return ""
+    if len(study.seeds) == 1:
+        return f"Seeds: one a row, so a difference may be no more than the luck of that seed. {what_seeds_allow(1)}"
+    text = f"Seeds: {len(study.seeds)} a row. {what_seeds_allow(len(study.seeds))}"
+    spread = measure(study.by_variant.get(BASE, []), bleu_on_test)
+    if spread.n > 1:
+        apart = fixed(spread.spread, 1)
+        text += f" The seeds of base alone lie {apart} BLEU apart; a difference of that size means little."
+    return text
+
+
+def _scale(study: Study, paper: Paper) -> str:
+    gap = gap_in_scale(study, paper)
+    return (
+        f"Scale: {gap} Levels of BLEU and perplexity do not compare with the paper's ({paper.test}, BLEU "
+        f"{paper.bleu_protocol}; here sacreBLEU 13a and another vocabulary); only differences to base may be set side "
+        "by side, and what holds at this scale need not hold at the paper's."
+    )
+
+
+def _hardware(study: Study) -> str:
+    machines = Counter(machine(run) for run in study.finished)
+    if not machines:
+        return ""
+    told = listed([f"{name} ({counted(number, 'run')})" for name, number in machines.most_common(4)])
+    if len(machines) > 4:
+        told += f" and {len(machines) - 4} more"
+    text = f"Hardware: {told}."
+    if len(machines) > 1:
+        text += " Seconds and speeds of rows that ran on different machines do not compare."
+    return text
+
+
+def _mishaps(study: Study) -> list[str]:
+    points = []
+    if dirty := [run.id for run in study.finished if at(run.environment, "code", "dirty")]:
+        points.append(
+            f"Code: {counted(len(dirty), 'run')} of {len(study.finished)} came from code with uncommitted changes."
+        )
+    if skipped := [run.id for run in study.finished if run.number("skipped_steps")]:
+        points.append(f"{counted(len(skipped), 'run')} skipped updates with a non-finite loss; the details say which.")
+    if any(run.value("test", "warnings") for run in study.finished):
+        points.append(
+            "Some translations still hold segmentation marks, so their BLEU is too low; the details say which."
+        )
+    return points

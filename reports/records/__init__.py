@@ -1,0 +1,1 @@
+"""What studies and runs say of themselves, and what the paper published."""

@@ -1,0 +1,69 @@
+"""`ablate` in processes of its own, and who works on what on a Ray."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ray_nodes import PATIENCE
+from small_study import ROOT
+
+from ablations.study import Study
+from repro.data.prepared import Prepared
+from repro.runs import attempts
+from repro.runs.directory import RunDirectory
+
+
+def wait_for(what: Callable[[], Any], told: str) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < ends, f"waited in vain: {told}"
+        time.sleep(0.1)
+
+
+class Command:
+    """`ablate ...` in a process of its own."""
+
+    started: ClassVar[list[Command]] = []
+
+    def __init__(self, *arguments: str, corpus: Prepared, cwd: Path | None = None, **variables: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "MLFLOW_", "RAY_"))}
+        ours = {"PYTHONPATH": str(ROOT), "ABLATE_DATA": str(corpus.directory.parent.parent), "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ablations", *arguments],
+            env=kept | ours | {"OMP_NUM_THREADS": "1"} | variables,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(self)
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End those that still run."""
+        for command in cls.started:
+            if command.process.poll() is None:
+                command.process.kill()
+                command.process.communicate()
+        cls.started.clear()
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output."""
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, output
+
+
+def at_work(study: Path) -> dict[str, RunDirectory]:
+    """The runs that somebody works on, by the Ray node of that."""
+    found = {}
+    for run in Study.load(study).runs:
+        latest = attempts.newest(run.directory)
+        if latest is not None and latest.working() and run.directory.status().step > 0:
+            found[latest.by["node"]] = run.directory
+    return found

@@ -1,0 +1,20 @@
+#!/bin/bash
+#SBATCH --job-name=heads-k7-0
+#SBATCH --comment=k7-0
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
+#SBATCH --no-kill
+#SBATCH --gres=gpu:4
+#SBATCH --chdir=/home/ada/studies/heads/jobs
+#SBATCH --output=/home/ada/studies/heads/jobs/k7-0.log
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+
+# The nodes of this job become a Ray cluster that ends with it.
+# Signals wait until Python, which this becomes, passes them on.
+trap '' USR1 TERM
+
+export PYTHONPATH=/home/ada/studies/heads/code/3f9a1b2c4d5e
+exec /opt/python/bin/python -P -m slurm.batch /home/ada/studies/heads/jobs/k7-0.job.json
