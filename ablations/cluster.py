@@ -56,6 +56,8 @@ class Resources:
     """Most runs at a time; None: as many as there is room for."""
     storage: str | None = None
     """The URL of a store through which runs travel; None: every node sees the study."""
+    weights: bool = True
+    """Whether what is stored comes here with its weights."""
     processes_per_run: int | None = None
     """Processes that share each run's batches; None: one for each of its GPUs, or one."""
 

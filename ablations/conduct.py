@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 REPORT = Path("report", "index.html")
 """The report's page, in a study."""
+PROBES = "probes/*.json"
+"""What was measured of mechanisms, in a study."""
 
 
 def conduct(
@@ -116,7 +118,8 @@ def write_report(study: Study, teller: Teller) -> None:
     if study.searched:
         return
     page = study.path / REPORT
-    records = [study.path / PLAN, *(run.path / name for run in study.runs for name in ("result.json", "status.json"))]
+    records = [study.path / PLAN, *study.path.glob(PROBES)]
+    records += [run.path / name for run in study.runs for name in ("result.json", "status.json")]
     newest = max(record.stat().st_mtime for record in records if record.exists())
     if not page.exists() or page.stat().st_mtime <= newest:
         from reports.pages import page as pages
@@ -129,8 +132,11 @@ def write_report(study: Study, teller: Teller) -> None:
     teller.say(f"report: {page}")
 
 
-def sum_up(study: Study, outcome: Outcome, command: str, teller: Teller) -> int:
-    """Tell what came of the runs that were asked for, and how to go on; the exit code: 0 when all are done, else 1."""
+def sum_up(study: Study, outcome: Outcome, command: str, teller: Teller, *, pages: bool = True) -> int:
+    """Tell what came of the runs that were asked for, and how to go on; the exit code: 0 when all are done, else 1.
+
+    `pages`: whether MLflow has pages of it here.
+    """
     looks = outcome.looks
     title = f"{study.name}: {in_words(looks)}"
     teller.console.print(search_table(study, looks, title) if study.searched else table(looks, title))
@@ -144,7 +150,8 @@ def sum_up(study: Study, outcome: Outcome, command: str, teller: Teller) -> int:
         teller.say(f"interrupted; to go on from here: {command}")
     elif outcome.unfinished:
         teller.say(f"to try again what is unfinished: {command}")
-    teller.say(f"MLflow's pages: ablate ui {shlex.quote(str(study.path))}")
+    if pages:
+        teller.say(f"MLflow's pages: ablate ui {shlex.quote(str(study.path))}")
     return 1 if left else 0
 
 

@@ -20,8 +20,8 @@ from repro.files import digest_of_file
 from repro.runs.processes import Process
 
 ANSWER_SECONDS = 5.0
-_TASK_SECONDS = 60.0
-"""For a task on a node to begin, a new worker process included."""
+_TASK_SECONDS = 180.0
+"""For a task on a node to begin, a new worker process and the unpacking of what a job brought included."""
 _GOES_ON = "run the same command again: it goes on from the last checkpoints"
 
 
@@ -109,7 +109,9 @@ def check_nodes(shared: Shared) -> None:
     for node, answer in asked:
         fault = _told(node, answer)
         if fault:
-            fix = "share the study and the data among the nodes, and install the same versions on all"
+            stored = "://" in shared.folder
+            place = "let every node use the storage" if stored else "share the study and the data among the nodes"
+            fix = f"{place}, and install the same versions on all"
             raise CheckError(fault, where=f"node {_name(node)}", fix=fix)
 
 

@@ -85,10 +85,10 @@ def sweep(
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(study.path))
         stop = stack.enter_context(_stoppable(folder, teller, patient=by is not None))
-        shared = _shared(folder, runs) if resources.address else None
+        shared = _shared(folder, runs) if resources.address and resources.storage is None else None
         place = None
         if resources.storage is not None:
-            home = stack.enter_context(_home(resources.storage, study, runs, folder, stop))
+            home = stack.enter_context(_home(resources.storage, resources.weights, study, runs, folder, stop))
             shared, place, carry = home.shared(), home.place(), home.fetching(carry)
         order = Order(
             run="",
@@ -167,10 +167,10 @@ def _shared(folder: Path, runs: Sequence[StudyRun]) -> Shared:
     return Shared.here(folder, [folder / OWNER, *sorted(data)])
 
 
-def _home(url: str, study: Study, runs: Sequence[StudyRun], folder: Path, stop: Stop) -> Home:
+def _home(url: str, weights: bool, study: Study, runs: Sequence[StudyRun], folder: Path, stop: Stop) -> Home:
     from ablations.storage.home import Home
 
-    return Home(url, study, runs, sweep=folder.name, asked=stop.asked.is_set, stop=stop.ask)
+    return Home(url, study, runs, sweep=folder.name, asked=stop.asked.is_set, stop=stop.ask, weights=weights)
 
 
 @contextmanager

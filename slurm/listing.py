@@ -46,8 +46,7 @@ def waiting_line(jobs: Sequence[str] | None, *, seconds: float) -> list[Entry]:
             return []  # The controller has forgotten all of them.
         raise NoAnswerError(f"squeue: {answer.told()}")
     found = []
-    for line in answer.out.splitlines():
-        job, index, state, reason, comment, name = _split(line, 6, "squeue")
+    for job, index, state, reason, comment, name in _rows(answer, 6, "squeue"):
         found.append(Entry(job=job, index=_index(index), state=state, reason=reason, comment=comment, name=name))
     return found
 
@@ -63,8 +62,7 @@ def accounts(jobs: Sequence[str] | None, *, since: str = "", seconds: float) -> 
     if not answer.ok:
         raise NoAnswerError(f"sacct: {answer.told()}")
     found = []
-    for line in answer.out.splitlines():
-        number, state, comment, name = _split(line, 4, "sacct")
+    for number, state, comment, name in _rows(answer, 4, "sacct"):
         job, _, task = number.partition("_")
         found += [Entry(job=job, index=at, state=state, comment=comment, name=name) for at in _indices(task)]
     return found
@@ -77,12 +75,16 @@ def _ask(*command: str, seconds: float) -> Answer:
         raise NoAnswerError(str(error)) from error
 
 
-def _split(line: str, columns: int, program: str) -> list[str]:
-    """The columns of a line; the last may hold the separator itself."""
-    found = line.split("|", columns - 1)
-    if len(found) != columns:
-        raise NoAnswerError(f"{program}: it printed {line[:60]!r}")
-    return ["" if column in {"(null)", "None"} else column for column in found]
+def _rows(answer: Answer, columns: int, program: str) -> list[list[str]]:
+    """The columns of each line; the last may hold the separator itself.
+
+    The name of another job may have a line's end in it: what is no row is passed over, unless nothing is one.
+    """
+    lines = [line for line in answer.out.split("\n") if line]
+    rows = [row for row in (line.split("|", columns - 1) for line in lines) if len(row) == columns]
+    if lines and not rows:
+        raise NoAnswerError(f"{program}: it printed {lines[0][:60]!r}")
+    return [["" if column in {"(null)", "None"} else column for column in row] for row in rows]
 
 
 def _index(text: str) -> int | None:

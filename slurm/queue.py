@@ -36,6 +36,8 @@ class Queue:
 
     tasks: list[Task] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    asked: bool = True
+    """Whether SLURM answered what it was asked of the jobs that it has."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,13 @@ def look(folder: Path) -> Queue:
 
     Where nothing is recorded, no command is called. That SLURM does not answer is a warning, never an error.
     """
-    queue = Queue()
-    found = records(folder, damaged=queue.warnings)
-    if found:
-        known = _known(found, queue.warnings)
-        for record in found:
-            queue.tasks.extend(_tasks(record, known))
-        _warn_of_unknown(queue)
+    warnings: list[str] = []
+    found = records(folder, damaged=warnings)
+    if not found:
+        return Queue(warnings=warnings)
+    known = _known(found, warnings)
+    queue = Queue([task for record in found for task in _tasks(record, known)], warnings, known.asked)
+    _warn_of_unknown(queue)
     return queue
 
 

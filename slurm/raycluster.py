@@ -20,11 +20,12 @@ from types import TracebackType
 from typing import Self
 
 from repro.errors import CheckError
+from repro.files import digest_of
 from slurm.allocation import Allocation, Node
 from slurm.record import Record
 from slurm.signals import AGAIN, Signals
 
-READY_SECONDS = 300
+READY_SECONDS = 600
 """For all nodes to be there; a file system under load takes minutes to give Ray to Python."""
 END_SECONDS = 20.0
 _LONGEST_PLACE = 40
@@ -57,10 +58,14 @@ def run(record: Record, environment: Mapping[str, str], signals: Signals) -> int
     address = f"{allocation.head_address()}:{free_port()}"
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     inside = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"} | secret
+    head, *workers = allocation.nodes
     with Steps(record, place(record, allocation.job), address, inside) as steps:
-        for node in allocation.nodes:
-            steps.start(node)
-        code = _ready(address, steps, signals, inside)
+        steps.start(head)
+        code = _ready(address, 1, steps, signals, inside)
+        if workers and code == 0:  # Workers join a head that is up: before it is, they could only fail.
+            for node in workers:
+                steps.start(node)
+            code = _ready(address, len(allocation.nodes), steps, signals, inside)
         if code == 0:
             command = [word.replace("{address}", address) for word in record.request.command]
             code = signals.waited(subprocess.Popen(command, env=inside))
@@ -68,9 +73,13 @@ def run(record: Record, environment: Mapping[str, str], signals: Signals) -> int
 
 
 def place(record: Record, job: str) -> Path:
-    """Where Ray keeps its files on each node: in the site's scratch if its path is short enough, else in /tmp."""
-    scratch = Path(os.path.expandvars(record.site.scratch or "/tmp")) / f"abl-{job}"
-    return scratch if len(str(scratch)) <= _LONGEST_PLACE and scratch.is_absolute() else Path(f"/tmp/abl-{job}")
+    """Where Ray keeps its files on each node: in the site's scratch if its path is short enough, else in /tmp.
+
+    The same whenever the job starts, and no other job's, not even that of another SLURM which counts alike.
+    """
+    name = f"abl-{job}-{digest_of(str(record.path))[:6]}"
+    scratch = Path(os.path.expandvars(record.site.scratch or "/tmp")) / name
+    return scratch if len(str(scratch)) <= _LONGEST_PLACE and scratch.is_absolute() else Path("/tmp") / name
 
 
 def free_port() -> int:
@@ -134,9 +143,8 @@ def _end(steps: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
             step.wait(max(0.1, ends - time.monotonic()))
 
 
-def _ready(address: str, steps: Steps, signals: Signals, environment: Mapping[str, str]) -> int:
-    """0 once every node of the cluster lives, 75 when a signal came before, else 1."""
-    nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+def _ready(address: str, nodes: int, steps: Steps, signals: Signals, environment: Mapping[str, str]) -> int:
+    """0 once `nodes` nodes of the cluster live, 75 when a signal came before, else 1."""
     command = [sys.executable, "-c", _READY, address, str(nodes), str(READY_SECONDS)]
     process = subprocess.Popen(command, env=environment)
     try:

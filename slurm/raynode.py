@@ -9,14 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
-_TRIES = 3
+_TRIES = 10
 """Ray gives itself thirty seconds to start, which a busy machine does not always keep."""
-_STARTING_SECONDS = 120.0
-_HEAD_SECONDS = 300.0
-"""For the head to be there."""
+_STARTING_SECONDS = 600.0
+"""Ray that falls later than this after the first try had started."""
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Hardly anything goes through Ray's object store; its least is 75 MB. Unasked, Ray takes a third of the host."""
 _PORTS = ("node-manager", "object-manager", "dashboard-agent-listen", "runtime-env-agent", "metrics-export")
@@ -29,8 +28,6 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, node.end)
     try:
-        if options.role == "worker":
-            _wait_for(options.address)
         return node.run()
     finally:
         # Where SLURM's nodes share a host, the head's files are those of all: the head removes them.
@@ -43,6 +40,7 @@ def command(options: argparse.Namespace, ports: list[int]) -> list[str]:
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
     told = {
         "node-ip-address": options.ip,
+        "include-log-monitor": "false",
         "log-color": "false",
         "num-cpus": options.cpus,
         "num-gpus": options.gpus,
@@ -54,7 +52,9 @@ def command(options: argparse.Namespace, ports: list[int]) -> list[str]:
     if options.role == "head":
         port = options.address.rpartition(":")[2]
         head = {"port": port, "temp-dir": options.place, "include-dashboard": "false"}
-        told |= head | {"ray-client-server-port": ports[-1]}
+        if find_spec("grpc"):  # Ray then opens a port for clients, too, and refuses to be told of it otherwise
+            head["ray-client-server-port"] = ports[-1]
+        told |= head
         words.append("--head")
     else:
         told["address"] = options.address
@@ -70,9 +70,8 @@ class _RayNode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        code = 1
+        code, began = 1, time.monotonic()
         for _ in range(_TRIES):
-            began = time.monotonic()
             if self._ended:
                 return 0
             # A session of its own: the step's signals are for us, who end Ray in order.
@@ -87,16 +86,6 @@ class _RayNode:
         self._ended = True
         if self._process is not None:
             self._process.terminate()
-
-
-def _wait_for(address: str) -> None:
-    """Until somebody listens at `address`, or the head has had its time; Ray then says what is wrong."""
-    host, _, port = address.rpartition(":")
-    ends = time.monotonic() + _HEAD_SECONDS
-    while time.monotonic() < ends:
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
-            return
-        time.sleep(0.3)
 
 
 def _free_ports() -> list[int]:

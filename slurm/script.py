@@ -18,8 +18,9 @@ _NAME = 80
 def script(record: Record) -> str:
     """The batch script of `record`. It is the same for the same record, wherever it is made.
 
-    Raises CheckError when SLURM cannot write into the record's folder because of its name.
+    Raises CheckError when SLURM cannot write into the record's folder, or Python find the code, because of its name.
     """
+    _check_code(record)
     template = _templates().get_template(f"{record.request.mode}.sh.j2")
     at_once = record.site.at_once
     text = template.render(
@@ -58,6 +59,14 @@ def _pattern(record: Record) -> str:
         raise CheckError("SLURM takes no path with a backslash or a line's end in it", where=folder, fix=fix)
     index = ".%a" if record.request.mode == "array" else ""
     return f"{folder.replace('%', '%%')}/{record.ticket}{index}.log"
+
+
+def _check_code(record: Record) -> None:
+    """Raise CheckError when the frozen code cannot stand on PYTHONPATH, so that a job would run another."""
+    code = str(record.request.code)
+    if ":" in code:
+        fix = "choose a study directory without one"
+        raise CheckError("Python finds no program under a path with a colon in it", where=code, fix=fix)
 
 
 @cache

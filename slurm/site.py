@@ -17,6 +17,14 @@ VARIABLE = "ABLATE_SITE"
 """The environment variable that names a site file for those who do not give one."""
 
 
+_OURS = (
+    *("--array", "--chdir", "--comment", "--cpus-per-task", "--dependency", "--job-name", "--no-requeue", "--nodes"),
+    *("--ntasks", "--ntasks-per-node", "--open-mode", "--output", "--parsable", "--requeue", "--signal", "--test-only"),
+    *("--wait", "--wrap", "-D", "-J", "-N", "-W", "-a", "-c", "-d", "-n", "-o"),
+)
+"""Options of sbatch that say what a job is, and by which it is found again: the submission sets them itself."""
+
+
 def _checked_duration(value: str) -> str:
     if re.fullmatch(r"\d{1,7}", value):
         value = f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
@@ -46,6 +54,27 @@ def _checked_kind(value: str) -> str:
 def _checked_option(value: str) -> str:
     if not value.startswith("-"):
         raise ValueError("must each begin with - as on the command line of sbatch")
+    named = re.match(r"--[a-z-]+|-\w", value)
+    if named and named[0] in _OURS:
+        raise ValueError(f"must leave {named[0]} to the submission")
+    return _checked_line(value)
+
+
+def _checked_memory(value: str) -> str:
+    if not re.fullmatch(r"\d+([KMGT]B?)?", value, re.IGNORECASE):
+        raise ValueError("is no size: write 64G, 512M or, for all that a node has, 0")
+    return value
+
+
+def _checked_python(value: str) -> str:
+    if "/" in value and not value.startswith("/"):
+        raise ValueError("must be a whole path, from / on, or a name on PATH")
+    return _checked_line(value)
+
+
+def _checked_scratch(value: str) -> str:
+    if not value.startswith(("/", "$")):
+        raise ValueError("must be a whole path, from / or a variable on")
     return _checked_line(value)
 
 
@@ -71,13 +100,13 @@ class Site(BaseModel):
     constraint: Line | None = None
     reservation: Word | None = None
     gres: Annotated[str, AfterValidator(_checked_kind)] = "gpu"
-    memory: Word | None = None
+    memory: Annotated[str, AfterValidator(_checked_memory)] | None = None
     time: Duration | None = None
     extra: list[Annotated[str, AfterValidator(_checked_option)]] = []
     modules: list[Word] = []
     setup: list[Line] = []
-    python: Line = sys.executable
-    scratch: Line | None = None
+    python: Annotated[str, AfterValidator(_checked_python)] = sys.executable
+    scratch: Annotated[str, AfterValidator(_checked_scratch)] | None = None
     requeue: bool = True
     tries: int = Field(default=100, ge=0)
     warning_seconds: int = Field(default=120, ge=1, le=65535)

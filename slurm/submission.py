@@ -202,8 +202,9 @@ def _cancelled(found: list[Record], say: Say) -> list[str]:
     if not found:
         return []
     seconds = max(record.site.answer_seconds for record in found)
-    try:
-        entries = listing.waiting_line(None, seconds=seconds)
+    jobs = [record.job for record in found if record.job is not None]
+    try:  # By their numbers, so that another user's are seen, too, and SLURM says that they are not ours to end.
+        entries = listing.waiting_line(jobs if len(jobs) == len(found) else None, seconds=seconds)
     except NoAnswerError as error:
         raise CheckError(f"cannot be asked for the jobs ({error})", where="SLURM", fix="try again later") from error
     living = [entry for entry in entries if lives(meaning(entry.state))]

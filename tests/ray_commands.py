@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ray_nodes import PATIENCE
 from small_study import ROOT
 
-from ablations.study import Study
+from ablations.study import PLAN, Study
 from repro.data.prepared import Prepared
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory
@@ -60,8 +60,10 @@ class Command:
 
 
 def at_work(study: Path) -> dict[str, RunDirectory]:
-    """The runs that somebody works on, by the Ray node of that."""
-    found = {}
+    """The runs that somebody works on, by the Ray node of that; none before there is a study."""
+    found: dict[str, RunDirectory] = {}
+    if not (study / PLAN).exists():
+        return found
     for run in Study.load(study).runs:
         latest = attempts.newest(run.directory)
         if latest is not None and latest.working() and run.directory.status().step > 0:

@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
+    "RAY_raylet_start_wait_time_s": "90",
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
 }

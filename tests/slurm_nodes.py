@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 """Seconds after which a test gives up waiting; never a statement about speed."""
 
 PROGRAMS = {"slurm-wlm": "slurmctld", "munge": "munged"}
@@ -48,8 +48,11 @@ SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sc
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=01:00:00 State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=9 MaxTime=INFINITE DefaultTime=01:00:00 State=UP
 """
 
 
@@ -68,7 +71,8 @@ def install() -> None:
 class Slurm:
     """A cluster of `nodes` nodes (n1, n2, ...) with `cpus` CPUs each, from `with` to its end.
 
-    `environment` is what its commands need to find it. Nodes share this machine: their CPUs are a number, no more.
+    Jobs of its partition "urgent" displace those of "main". `environment` is what its commands need to find it. Nodes
+    share this machine: their CPUs are a number, no more.
     """
 
     def __init__(self, *, nodes: int = 2, cpus: int = 2, array: int = 1001) -> None:

@@ -25,6 +25,7 @@ echo "$job;tests"
 """
 SQUEUE = r"""
 echo "$* ${SQUEUE_FORMAT-}" >> "$STUB/squeue.calls"
+[[ $* = *--user=* && -e "$STUB/foreign" ]] && exit 0
 [ -e "$STUB/squeue.down" ] && { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
 while read -r job array comment name; do
     case $array in 0-*) last=${array#0-} ;; *) last=-1 ;; esac
@@ -50,6 +51,9 @@ exit 0
 """
 SCANCEL = r"""
 echo "$*" >> "$STUB/scancel.calls"
+[ -e "$STUB/foreign" ] || exit 0
+echo "scancel: error: Kill job error on job id $1: Access/permission denied" >&2
+exit 1
 """
 
 

@@ -98,11 +98,11 @@ def wait_for(what: Callable[[], Any], told: str) -> None:
 
 
 def bits(run: RunDirectory) -> dict[str, Any]:
-    """All that a run leaves behind, but for times and speeds."""
+    """All that a run leaves behind, but for times, speeds and the label of its table."""
     result = run.result()
     assert result is not None, run.status()
     return {
-        "result": {key: value for key, value in result.items() if key not in TIMES},
+        "result": {key: value for key, value in result.items() if key not in TIMES | {"table"}},
         "metrics": [
             (line.step, {name: value for name, value in line.metrics.items() if name not in CLOCKED})
             for line in run.metrics()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ _ROW = """[...document.querySelectorAll("#table .pane:first-of-type tbody tr")]
     .find(row => row.cells[0].querySelector("a")?.textContent === "A.h1")"""
 _OPEN = "document.getElementById('trail').matches(':popover-open')"
 _CHARACTER: dict[str, dict[str, Any]] = {"Enter": {"text": "\r"}, "Escape": {"windowsVirtualKeyCode": 27}}
+_SHORT_PAPER = """document.head.append(Object.assign(document.createElement("style"),
+    { textContent: "@media print { @page { size: 297mm 90mm; } }" }))"""
 _SHOWN = """[...document.querySelectorAll("#table .pane")]
     .filter(pane => getComputedStyle(pane).display !== "none")
     .map(pane => pane.querySelector(".caption").textContent)"""
@@ -57,7 +62,9 @@ async def _look(page: Path) -> dict[str, Any]:
             await tab.size(width, 844)
             seen[f"wide {width}"] = await tab.value("document.documentElement.scrollWidth")
             seen[f"wider {width}"] = await tab.value(_WIDER)
-        return seen | {"errors": tab.errors}
+        await tab.value(_SHORT_PAPER)
+        printed = await tab.call("Page.printToPDF", preferCSSPageSize=True)
+        return seen | {"errors": tab.errors, "printed": base64.b64decode(printed["data"])}
 
 
 async def _trail(tab: Tab) -> dict[str, Any]:
@@ -139,3 +146,14 @@ def test_a_number_leads_by_keys_alone_to_the_runs_that_it_comes_from(seen: dict[
         f"../runs/{row}-s{seed}" for row in ("A.h1", "base") for seed in (1, 3)
     ]
     assert {link for link in trail["links"] if link.startswith("#")} == {"#row-A.h1", "#row-base"}
+
+
+@pytest.mark.slow
+def test_a_table_over_several_sheets_of_paper_has_its_headings_on_each(seen: dict[str, Any]) -> None:
+    assert shutil.which("pdftotext"), "this test reads what was printed (Debian: apt-get install poppler-utils)"
+    command = ["pdftotext", "-layout", "-", "-"]
+    text = subprocess.run(command, input=seen["printed"], capture_output=True, check=True).stdout.decode()
+    sheets = [sheet for sheet in text.split("\f") if "changed from base" in sheet]
+    assert len(sheets) > 1
+    assert [sheet for sheet in sheets if "PPL" not in sheet or "seeds" not in sheet] == []
+    assert "Rows compared at whole budget; the page on screen" in " ".join(text.split())

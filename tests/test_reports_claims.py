@@ -10,6 +10,7 @@ from claims_study import Made
 from ablations.tables import TABLES
 from reports.claims.catalogue import CLAIMS, Part, load_claims
 from reports.claims.verdicts import Verdict, decide, judge, seeds_needed, verdicts
+from reports.pages.summary import summary
 from reports.records.paper import load_paper
 from repro.errors import CheckError
 
@@ -161,6 +162,39 @@ def test_where_all_rows_are_equal_only_equivalence_is_reproduced():
     expected = dict.fromkeys((*TABLE_3, "no-positions", "unscaled"), "contradicted")
     assert {name: found[name] for name in expected} == expected | {"learned-positions": "reproduced"}
     assert "a difference of 0.1 BLEU or more on the claimed side is ruled out" in verdict("one-head", study).sentence
+
+
+def test_a_part_that_is_against_its_claim_but_not_clearly_enough_for_all_of_it_says_so():
+    told = {}
+    for tenths in range(1, 40):
+        keys = Made(seeds=3, spread=0.3).row("base", 25.0).row("B.dk-half", 24.0).row("B.dk-quarter", 25 + tenths / 10)
+        finding = next(part for part in verdict("small-keys", keys.study()).findings if "quarter" in part.part.says)
+        p = scipy.stats.ttest_1samp(finding.effect.values, 0.0).pvalue
+        told["clear" if p < 0.025 else "between" if p < 0.05 else "open"] = finding
+    assert told["clear"].state == "contradicted"
+    assert told["between"].state == told["open"].state == "inconclusive"
+    assert told["between"].reason.startswith(
+        "against it at 95 %, but one of 2 parts contradicts a claim at 97.5 % only"
+    )
+    assert told["open"].reason.startswith("the interval is too wide")
+
+
+def test_no_number_of_seeds_is_told_for_a_claim_with_a_part_that_none_decides():
+    study = (
+        Made(seeds=5, spread=0.15)
+        .row("base", 90.0)
+        .row("baseline.convs2s", 98.5)
+        .row("baseline.gnmt", 98.9)
+        .row("baseline.lstm-attention", 98.1)
+        .study()
+    )
+    told = verdict("convs2s-recurrent-parameters", study)
+    wide, high = told.findings
+    assert (wide.needed is None, high.needed is None) == (False, True)
+    found = summary(study, PAPER, [told])
+    (point,) = next(statement.points for statement in found if statement.title == "What stays open")
+    assert "all rows are above 98 BLEU" in point
+    assert "seeds would decide" not in point
 
 
 def test_where_seeds_scatter_too_much_nothing_is_said_but_how_many_would_do():

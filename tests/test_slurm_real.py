@@ -12,11 +12,12 @@ import pytest
 from slurm_nodes import Slurm, wait_until
 
 from slurm.queue import Queue, look
+from slurm.raycluster import place
 from slurm.record import records
 from slurm.site import Site
 from slurm.submission import Request, cancel, submit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SITE = Site(answer_seconds=60)
 CODE = Path(__file__).parent.parent
@@ -96,8 +97,8 @@ class Study:
         """Until the command has written just these words, a line each."""
         wait_until(lambda: self.words() == list(words), self.told)
 
-    def wait_until_ended(self, seconds: float = 240) -> None:
-        wait_until(lambda: self.meanings() == {"ended"}, self.told, seconds)
+    def wait_until_ended(self) -> None:
+        wait_until(lambda: self.meanings() == {"ended"}, self.told)
 
     def words(self) -> list[str]:
         path = self.folder / "told"
@@ -185,6 +186,16 @@ def test_a_job_requeued_by_another_hand_saves_and_goes_on(studies: Studies, slur
     assert study.words() == ["start ", "TERM", "start 1"]
 
 
+def test_a_displaced_job_saves_and_goes_on(studies: Studies, slurm: Slurm) -> None:
+    study = studies.shell("displaced", WAITS)
+    study.submit(SITE.model_copy(update={"extra": ["--nodelist=n3"]}))
+    study.wait_for("start ")
+    everything = ["--partition=urgent", "--nodelist=n3", "--cpus-per-task=8", "--output=/dev/null"]
+    slurm.ask("sbatch", *everything, "--wrap=true")
+    study.wait_until_ended()
+    assert study.words() == ["start ", "TERM", "start 1"]
+
+
 def test_a_job_whose_node_is_lost_goes_on_elsewhere(studies: Studies, slurm: Slurm) -> None:
     study = studies.shell("lost", WAITS)
     study.submit(SITE.model_copy(update={"extra": ["--nodelist=n3"]}))
@@ -216,19 +227,21 @@ def test_a_cancelled_job_does_not_come_back_and_others_live_on(studies: Studies,
 
 def test_two_jobs_become_two_rays_at_once_and_end_with_all_they_started(studies: Studies, slurm: Slurm) -> None:
     first, second = (studies.new(name, ()) for name in ("ray one", "ray two"))
-    jobs = []
+    places = []
     for study, other, seconds in ((first, second, "0"), (second, first, "600")):
         command = (sys.executable, "-c", RAY, str(other.folder), "{address}", seconds)
-        request = replace(study.request, mode="ray", command=command, nodes=2, cpus=2)
-        jobs.append(replace(study, request=request).submit())
+        request = replace(study.request, mode="ray", command=command, nodes=2, cpus=1)
+        job = replace(study, request=request).submit()
+        places.append(place(records(study.folder)[0], job))
     first.wait_until_ended()
     told = [json.loads((study.folder / "ray.json").read_text()) for study in (first, second)]
-    assert all((one["nodes"], one["answered"], one["cpus"]) == (2, 2, 4) for one in told)
+    assert all((one["nodes"], one["answered"], one["cpus"]) == (2, 2, 2) for one in told)
     assert told[0]["address"] != told[1]["address"]
     assert second.meanings() == {"running"}
-    assert not Path(f"/tmp/abl-{jobs[0]}").exists()
-    assert cancel(second.folder, lambda _: None) == [jobs[1]]
-    wait_until(lambda: not _processes_of(jobs), second.told)
+    assert _processes_in(places[1])
+    assert not places[0].exists()
+    assert len(cancel(second.folder, lambda _: None)) == 1
+    wait_until(lambda: not any(_processes_in(one) for one in places), second.told)
 
 
 def test_a_warned_job_saves_and_goes_on(timed: dict[str, Study]) -> None:
@@ -258,13 +271,13 @@ def test_a_job_that_saves_only_when_its_time_is_over_goes_on(timed: dict[str, St
     assert timed["overdue"].words() == ["start ", "TERM", "start 1"]
 
 
-def _processes_of(jobs: list[str]) -> list[str]:
-    """Command lines that name the place of a job's Ray."""
+def _processes_in(place: Path) -> list[str]:
+    """Command lines of processes that belong to the Ray in `place`."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        found += [line for job in jobs if f"/tmp/abl-{job}/" in line or f"/tmp/abl-{job} " in line]
+        found += [line] if str(place) in line else []
     return found

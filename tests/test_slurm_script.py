@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -82,26 +83,39 @@ def test_scripts_are_clean_to_shellcheck(case: str, tmp_path: Path) -> None:
 
 
 def test_a_script_becomes_python_and_passes_no_word_through_the_shell(tmp_path: Path) -> None:
-    """Blanks, quotes and dollars of a path arrive as they are; what is on PYTHONPATH is the frozen code alone."""
+    """Blanks, quotes and dollars of a path arrive as they are; the frozen code goes before what modules bring."""
     python = tmp_path / "my python"
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$PYTHONPATH" "$@"\n')
     python.chmod(0o755)
     [script] = render(replace(STRANGE, tasks=1), SITE.model_copy(update={"python": str(python)}), token="k7")
     bash = shutil.which("bash")
     assert bash is not None
-    done = subprocess.run([bash], input=script.text, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "/home/ada/it's $HOME/code",
-        "-P",
-        "-m",
-        "slurm.batch",
-        '/home/ada/my studies/50% "it\'s" हिन्दी #1/jobs/k7-0.job.json',
-    ]
+    for path, expected in (("", ""), ("/opt/torch 2:/opt/b", ":/opt/torch 2:/opt/b")):
+        environment = {"PYTHONPATH": path, "PATH": os.environ["PATH"]}
+        done = subprocess.run([bash], input=script.text, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines() == [
+            f"/home/ada/it's $HOME/code{expected}",
+            "-P",
+            "-m",
+            "slurm.batch",
+            '/home/ada/my studies/50% "it\'s" हिन्दी #1/jobs/k7-0.job.json',
+        ]
 
 
-def test_a_folder_that_slurm_cannot_write_to_is_refused() -> None:
+def test_set_up_that_fails_ends_the_job_with_what_failed() -> None:
+    [script] = render(
+        replace(PLAIN, tasks=1), SITE.model_copy(update={"setup": ["true", "test -e '/no where'", "true"]})
+    )
+    done = subprocess.run(["bash"], input=script.text, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "slurm: set-up failed with exit code 1: test -e '/no where'\n"
+
+
+def test_a_folder_that_slurm_cannot_write_to_or_python_cannot_read_is_refused() -> None:
     with pytest.raises(CheckError, match="backslash"):
         render(replace(PLAIN, folder=Path("/home/a\\b")), SITE)
+    with pytest.raises(CheckError, match="colon"):
+        render(replace(PLAIN, code=Path("/home/ada/at 10:30/code")), SITE)
 
 
 def test_tasks_are_cut_into_arrays_that_cover_each_once() -> None:
@@ -116,6 +130,7 @@ SITES: dict[str, tuple[str, dict[str, Any]]] = {
     "hours": ("time: 10:30:00", {"time": "10:30:00"}),
     "days": ("time: 2-00:00:00", {"time": "2-00:00:00"}),
     "digits": ("account: 0123\npartition: 1e3", {"account": "0123", "partition": "1e3"}),
+    "all": ("memory: 0\nextra: [--exclude=a, -e err]", {"memory": "0", "extra": ["--exclude=a", "-e err"]}),
     "no": ("requeue: no\ntries: 3", {"requeue": False, "tries": 3}),
     "lists": ("modules: [cuda/12]\nsetup:\n- export A=1", {"modules": ["cuda/12"], "setup": ["export A=1"]}),
 }
@@ -145,6 +160,13 @@ def test_a_site_file_says_what_it_looks_like(case: str, tmp_path: Path, monkeypa
         ("gres: gpu:8", "gres"),
         ("extra: [mem=1]", "extra"),
         ("extra: mem", "extra"),
+        ("extra: [--job-name=mine]", "--job-name"),
+        ("extra: [-J mine]", "-J"),
+        ("extra: [--test-only]", "--test-only"),
+        ("memory: lots", "memory"),
+        ("python: .venv/bin/python", "python"),
+        ("python: ~/venv/bin/python", "python"),
+        ("scratch: ~/scratch", "scratch"),
         ('partition: "a b"', "partition"),
         ("account:", "account"),
         ("- a\n- b", "site.yaml"),

@@ -172,6 +172,12 @@ def test_a_folder_without_jobs_asks_nobody(stubs: Stubs, tmp_path: Path) -> None
     assert stubs.calls("squeue") == []
 
 
+def test_other_jobs_may_have_any_name(stubs: Stubs, request_: Request) -> None:
+    stubs.say("sbatch", "hang")
+    stubs.say("jobs", "7 N/A my two\u2028lines\x0bor three | more\n8 N/A - a\nsecond line\n")
+    assert _submit(request_).jobs == ("103",)  # The stub counts lines.
+
+
 def test_the_queue_is_read_in_one_call(stubs: Stubs, request_: Request) -> None:
     _submit(request_)
     _submit(request_, token="k8")
@@ -222,6 +228,13 @@ def test_only_living_jobs_of_the_folder_are_ended(stubs: Stubs, request_: Reques
     assert cancel(request_.folder, lambda _: None) == ["102"]
     assert stubs.calls("scancel") == ["102"]
     assert all(record.cancelled for record in records(request_.folder))
+
+
+def test_jobs_of_another_user_are_seen_and_not_said_to_be_ended(stubs: Stubs, request_: Request) -> None:
+    _submit(request_)
+    stubs.say("foreign", "")
+    with pytest.raises(CheckError, match="Access/permission denied"):
+        cancel(request_.folder, lambda _: None)
 
 
 def test_a_damaged_record_hides_no_other(stubs: Stubs, request_: Request) -> None:

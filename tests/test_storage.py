@@ -11,21 +11,27 @@ from pathlib import Path
 import pytest
 from ray_commands import Command, at_work, wait_for
 from ray_nodes import Nodes
+from rich.console import Console
 from small_corpus import small_corpus
-from small_study import bits, settings, small_study
+from small_study import bits, frozen, settings, small_study
 
 from ablations import worker
+from ablations.cli import run as ablate
 from ablations.nodes import Shared
+from ablations.progress import Teller
 from ablations.storage.away import SCRATCH
 from ablations.storage.home import Home
 from ablations.storage.lease import LEASE, Lease
 from ablations.storage.objects import Objects, StorageError
 from ablations.storage.trees import LIST, Tree
 from ablations.study import Study
+from ablations.submit import stored
+from ablations.submit.frozen import Frozen
 from ablations.worker import Order
 from repro.data.prepared import Prepared
 from repro.errors import CheckError, UsageError
 from repro.runs import attempts
+from repro.runs.directory import RunDirectory
 from repro.runs.execute import execute
 from repro.runs.processes import Process
 
@@ -274,6 +280,84 @@ def test_a_node_that_cannot_use_the_store_says_so_in_one_line(tmp_path: Path) ->
     assert "\n" not in fault
 
 
+def test_a_submission_is_done_from_the_store_on_a_head_that_keeps_no_weights_and_comes_home_whole(
+    url: str, corpus: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = small_study(tmp_path / "s", corpus, ["base"])
+    (run,), stop = study.runs, threading.Event()
+    handed = replace(frozen(study), mode="ray-job", request={"storage": url})
+    handed.write()
+    stored.put(handed, study, study.runs, url)
+    monkeypatch.setattr(worker.nodes, "this_node", lambda: "")  # there is no Ray around
+    with stored.study_of(url, handed.token) as path:
+        theirs = Study.load(path)
+        assert (theirs.name, theirs.document) == (study.name, study.document)
+        assert replace(Frozen.load(path, handed.token), study=study.path) == handed
+        runs = Frozen.load(path, handed.token).listed()
+        nowhere = theirs.data.document() | {"directory": "/nowhere/data"}
+        elsewhere = Study(path=path, document=theirs.document | {"data": nowhere})
+        with Home(url, elsewhere, runs, sweep="s", asked=stop.is_set, stop=stop.set, weights=False) as place:
+            assert worker.work(order(place, theirs))["state"] == "done"
+            place.fetch()
+        assert runs[0].directory.status().state == "done"
+        assert not runs[0].directory.checkpoints.exists()
+    assert not path.parent.exists()
+
+    assert run.directory.status().state == "planned"
+    stored.fetch(handed, weights=False)
+    assert run.directory.status().state == "done"
+    assert not run.directory.checkpoints.exists()
+    stored.fetch(handed, last=True)
+    (undisturbed,) = small_study(tmp_path / "t", corpus, ["base"]).runs
+    execute(undisturbed.directory)
+    assert bits(run.directory) == bits(undisturbed.directory)
+    shutil.rmtree(tmp_path / "store")
+    stored.fetch(handed)  # all of it is here: nobody asks for more
+
+
+def test_news_come_home_and_a_claim_that_an_ended_job_left_behind_does_not_keep_its_run(
+    url: str, corpus: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "_LOOK_SECONDS", 0.1)
+    study = small_study(tmp_path / "s", corpus, ["base"])
+    handed = replace(frozen(study), mode="ray-job", request={"storage": url})
+    stored.put(handed, study, study.runs, url)
+    there = RunDirectory(tmp_path / "node" / "run")
+    tree = Tree(objects=Objects(url), name=f"runs/{study.runs[0].path.name}", local=there.path)
+    tree.pull()
+    claim = attempts.claim(there, by={"submission": handed.token})
+    assert claim is not None
+    tree.push(attempt=1, step=0)
+    run = study.runs[0].directory
+    with stored.coming_home(handed, Teller(Console(quiet=True))):
+        wait_for(lambda: run.status().state == "running", "news of the run")
+    status = run.status()
+    assert (status.state, status.attempt) == ("stopped", 1)
+    assert "its job t0 has ended" in status.reason
+    claim.end("stopped", "the test is over")
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("{tmp}/store", "the head finds no submission t0 there"),
+        ("{tmp}/file/store", "the head cannot use file://{tmp}/file/store: the storage fails"),
+    ],
+)
+def test_a_head_that_cannot_use_the_store_says_so_in_one_line(
+    place: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setattr("ablations.storage.objects._PAUSE_SECONDS", 0.0)
+    url = f"file://{place.format(tmp=tmp_path)}"
+    assert ablate(["work", "s", "--submission", "t0", "--address", "auto", "--storage", url]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told.format(tmp=tmp_path) in line
+    assert url in line
+    assert ablate(["work", "s", "--storage", url]) == 2
+    assert "goes with --submission and --address" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_nodes_that_share_nothing_but_the_store_do_a_study_and_one_of_them_dies(
@@ -300,7 +384,6 @@ def test_two_nodes_that_share_nothing_but_the_store_do_a_study_and_one_of_them_d
         other.kill()
         code, output = sweep.end()
     assert code == 0, output
-    assert "died: its runs are taken over" in output
     runs = {run.variant: run.directory for run in Study.load(study).runs}
     claims = [claim for run in runs.values() for claim in attempts.claims(run)]
     assert len([claim for claim in claims if claim.owner is not None and claim.owner.pid in pids]) == 1

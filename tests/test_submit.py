@@ -210,6 +210,11 @@ def test_cancel_ends_the_studys_jobs_alone_and_the_same_command_queues_them_agai
     assert "nothing of it is queued" in said()
     assert run(cluster.command("base")) == 0
     assert len(cluster.tasks()) == 3
+    # Also when the list of what the job is to do was damaged.
+    for frozen in submissions(cluster.study):
+        (cluster.study / "jobs" / f"{frozen.token}.work.json").write_text("{")
+    assert run(["cancel", str(cluster.study)]) == 0
+    assert set(cluster.jobs()["102"]["tasks"].values()) == {"CANCELLED"}
 
 
 def test_status_tells_where_runs_stand_in_the_queue_and_that_slurm_is_away(cluster: Cluster, said: Said) -> None:
@@ -233,6 +238,10 @@ def test_status_tells_where_runs_stand_in_the_queue_and_that_slurm_is_away(clust
     assert "warning: squeue" in said()
     # What may be queued is not submitted again, what cannot be asked is not guessed.
     assert run(["cancel", str(cluster.study)]) == 3
+    for more in ((), ("--dry-run",)):
+        assert run(cluster.command("base", *more)) == 3
+        assert "cannot be asked for jobs that were submitted before (squeue" in said()
+    assert len(cluster.jobs()) == 1
 
 
 def test_a_dry_run_prints_the_script_and_writes_nothing(cluster: Cluster, said: Said) -> None:
@@ -246,7 +255,24 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(cluster: Cluster, said: 
     assert cluster.jobs() == {}
 
 
+def test_a_dry_run_prints_what_would_be_submitted_beside_what_is_queued(cluster: Cluster, said: Said) -> None:
+    assert run(cluster.command("base,A.h1")) == 0
+    said()
+    assert run(cluster.command("base,A.h1,C.ff-half", "--dry-run")) == 0
+    shown = said()
+    assert run(cluster.command("base,A.h1,C.ff-half")) == 0
+    assert cluster.tasks() == {"100": 2, "101": 1}
+    token = max(submissions(cluster.study), key=lambda frozen: "C.ff-half" in str(frozen.runs)).token
+    script = (cluster.study / "jobs" / f"{token}-0.sh").read_text()
+    assert shown[shown.index("#!") :].replace("TOKEN", token).startswith(script)
+    said()
+    assert run(cluster.command("base,A.h1,C.ff-half", "--dry-run")) == 3
+    assert "there would be no job" in said()
+
+
 def test_memory_that_the_site_gives_is_checked_before_anything_is_queued(cluster: Cluster, said: Said) -> None:
+    cluster.site.write_text("memory: 0\n")  # in SLURM's words: all that a node has
+    assert run(cluster.command("base", "--dry-run")) == 0
     cluster.site.write_text("memory: 20M\n")
     assert run(cluster.command("base")) == 3
     assert "the 20M of a node that the site file asks for" in said()

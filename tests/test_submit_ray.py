@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from small_corpus import small_corpus
 from small_study import bits, frozen, settings, small_study
 
 from ablations.cli import run as ablate
+from ablations.storage.away import SCRATCH, step_of
 from ablations.study import Study
 from ablations.submit import jobserver, rays
 from ablations.submit.frozen import submissions
@@ -203,6 +205,9 @@ def test_how_a_job_ended_is_kept_for_clusters_forget(corpus: Prepared, tmp_path:
         assert place() == ("running", "", 0)
         ended = {"status": "FAILED", "message": "code 3\nablate: node a: no disk", "driver_exit_code": 3}
     assert place() == ("unknown", "the job server does not answer", 1)
+    said: list[str] = []
+    assert rays.cancel(study.path, said.append) == []
+    assert f"Ray job {handed.token} is not cancelled: --address {pretender.address}: no job server" in said[0]
     with closing(Pretender()) as pretender:
         dataclasses.replace(handed, mode="ray-job", request={"address": pretender.address}).write()
         pretender.taken.append({"submission_id": handed.token})
@@ -211,14 +216,59 @@ def test_how_a_job_ended_is_kept_for_clusters_forget(corpus: Prepared, tmp_path:
     assert place() == ("failed", "node a: no disk", 0)
 
 
+@pytest.mark.parametrize(
+    ("storage", "code", "told"),
+    [("bucket/prefix", 2, "is no URL"), ("gs://bucket/x", 3, "no package for gs:// is installed (pip install gcsfs")],
+)
+def test_a_store_that_cannot_be_used_here_is_refused_before_anything_is_done(
+    storage: str,
+    code: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    words = ["submit", "ray", "demo", "--scale", "smoke", "--address", "http://127.0.0.1:1"]
+    assert ablate([*words, "--study", str(tmp_path / "s"), "--storage", storage]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert not (tmp_path / "s").exists()
+
+
+def test_new_rows_do_not_go_where_a_job_of_the_study_has_its_runs(
+    corpus: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ABLATE_DATA", str(corpus.directory.parent.parent))
+    path, url = tmp_path / "s", f"file://{tmp_path}/store"
+    handed = frozen(small_study(path, corpus, ["base"]))
+    with closing(Pretender()) as pretender:
+        dataclasses.replace(handed, mode="ray-job", request={"address": pretender.address, "storage": url}).write()
+        pretender.taken.append({"submission_id": handed.token})
+        words = ["submit", "ray", "table3", "--scale", "smoke", "--only", "base,A.h1", "--study", str(path)]
+        words += [word for text in settings(24) for word in ("--set", text)]
+        code = ablate([*words, "--address", pretender.address, "--storage", f"{url}/"])
+        captured = capsys.readouterr()
+    assert code == 3, captured
+    assert "base seed 1: running in job t0, not submitted again" in captured.out
+    assert f"--storage {url}: Ray job t0 of this study uses this place" in captured.err
+    assert [submission.token for submission in submissions(path)] == ["t0"]
+
+
 # On a real cluster.
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
+def disks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Each node's own."""
+    return [tmp_path_factory.mktemp(name) for name in ("head", "other")]
+
+
+@pytest.fixture(scope="module")
+def cluster(disks: list[Path]) -> Iterator[Nodes]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with Nodes(jobs=True, environment={"PATH": path}) as nodes:
-        nodes.add()
+    with Nodes(jobs=True, environment={"PATH": path, SCRATCH: str(disks[0])}) as nodes:
+        nodes.add(environment={SCRATCH: str(disks[1])})
         yield nodes
 
 
@@ -242,6 +292,46 @@ def states(study: Path) -> dict[str, int]:
     assert not found.warnings
     counts: dict[str, int] = found.document()["counts"]
     return counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_study_on_a_disk_of_its_own_is_done_through_a_store_cancelled_and_handed_in_again(
+    cluster: Nodes, disks: list[Path], corpus: Prepared, tmp_path: Path
+) -> None:
+    # A path that leads each process to the place where it was started stands for a disk that is not shared.
+    here, study, data = Path("/proc/self/cwd"), tmp_path / "study", Path("/proc/self/cwd/data")
+    shutil.copytree(corpus.directory.parent.parent, tmp_path / "data")
+
+    def at_work() -> list[Path]:
+        lists = (tmp_path / "store" / "runs").glob("*/list.json")
+        return [path for path in lists if json.loads(path.read_bytes())["attempt"] > 0]
+
+    words = request(here / "study", cluster, LONG, "--storage", f"file://{tmp_path}/store")
+
+    follower = Command(*words, corpus=corpus, cwd=tmp_path, ABLATE_DATA=str(data))
+    JobServer(cluster.job_server)  # imports Ray meanwhile
+    wait_for(lambda: len(at_work()) == 2 or follower.process.poll() is not None, "somebody at each run")
+    assert ablate(["cancel", str(study)]) == 0
+    code, output = follower.end()
+    assert code == 1, output
+    runs = {run.variant: run.directory for run in Study.load(study).runs}
+    left = {variant: run.status() for variant, run in runs.items()}
+    assert {status.state for status in left.values()} <= {"stopped", "done"}, output  # done: on a machine that is quick
+    assert {variant: step_of(run)[1] for variant, run in runs.items()} == {name: at.step for name, at in left.items()}
+
+    code, output = Command(*words, corpus=corpus, cwd=tmp_path, ABLATE_DATA=str(data)).end()
+    assert code == 0, output
+    for variant, run in runs.items():
+        ended = [claim.ended for claim in attempts.claims(run)]
+        assert ended == (["stopped", "done"] if left[variant].state == "stopped" else ["done"])
+    (local,) = small_study(tmp_path / "local", corpus, ROWS[:1], LONG, PACE).runs
+    execute(local.directory)
+    assert bits(runs["base"]) == bits(local.directory)
+    assert (study / "report" / "index.html").is_file()
+    assert states(study) == {"ended": 2}
+    for disk in disks:
+        assert not [path for path in disk.rglob("*") if path.name in ("study.json", "config.json", "status.json")]
 
 
 @pytest.mark.slow
@@ -277,7 +367,7 @@ def test_a_study_is_handed_in_followed_cancelled_and_handed_in_again_and_loses_a
 
     # Cancelled: saved, and said.
     assert ablate(["cancel", str(study)]) == 0
-    assert f"{study}: Ray job {first.token} cancelled" in capsys.readouterr().out
+    assert f"{study}: cancelled Ray job {first.token}" in capsys.readouterr().out
     stopped = {run.variant: run.directory.status() for run in Study.load(study).runs}
     assert {status.state for status in stopped.values()} == {"stopped"}
     assert all("saved at step" in status.reason for status in stopped.values())
@@ -292,7 +382,6 @@ def test_a_study_is_handed_in_followed_cancelled_and_handed_in_again_and_loses_a
     assert code == 0, output
     assert len(submissions(study)) == 2
     assert f"Ray job {submissions(study)[1].token}: succeeded" in output
-    assert "died: its runs are taken over" in output
     claims = {run.variant: attempts.claims(run.directory) for run in Study.load(study).runs}
     lost = [claim for of_run in claims.values() for claim in of_run if claim.owner and claim.owner.pid in pids]
     assert len(lost) == 1
@@ -333,4 +422,9 @@ def test_what_would_be_handed_in_is_shown_and_nothing_is_written(tmp_path: Path)
     lines = rays.shown(choose("demo", "smoke"), path=study, wanted=wanted)
     assert lines[0] == "job server: http://head:8265"
     assert f"'/opt/p y/bin/python' -m ablations work {study} --submission" in lines[1]
+    assert "--storage" not in lines[1]
+    travelling = dataclasses.replace(wanted, storage="s3://bucket/prefix")
+    assert rays.shown(choose("demo", "smoke"), path=study, wanted=travelling)[1].endswith(
+        "--storage s3://bucket/prefix"
+    )
     assert not study.exists()

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 from tracking_study import MadeStudy, empty_database, everything, rows, shape, tracked
 
-from ablations.conduct import tracked
+from ablations import conduct
 from ablations.progress import Teller
 from ablations.study import Study
 from ablations.tracking import open_tracking
@@ -312,7 +312,7 @@ def test_runs_begin_while_a_server_still_owes_its_first_answer(tmp_path: Path, m
         begun = threading.Event()
 
         def conduct() -> None:
-            with tracked(Study.load(study.path), Teller(Console(file=io.StringIO()))):
+            with conduct.tracked(Study.load(study.path), Teller(Console(file=io.StringIO()))):
                 begun.set()
 
         threading.Thread(target=conduct, daemon=True).start()

@@ -85,4 +85,4 @@ def console() -> Console:
     """Standard output, wide enough for tables where it is no terminal."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
+    return Console(emoji=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)

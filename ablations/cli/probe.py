@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ablations.cli import options
-from ablations.cli.options import Cpus, CpusPerRun, Scale, Seeds, Settings, Source, StudyPath
+from ablations.cli.options import Cpus, CpusPerRun, Scale, Seeds, Settings, Source
 
 PANEL = "Results"
 
@@ -25,7 +26,7 @@ def probe(
     ],
     scale: Scale,
     seeds: Seeds = 1,
-    study: StudyPath = None,
+    study: Annotated[Path | None, typer.Option(help="The study's directory; without, studies/probes-SCALE.")] = None,
     settings: Settings = None,
     source: Source = None,
     cpus: Cpus = None,

@@ -25,6 +25,7 @@ from ablations.cli.options import (
     Seeds,
     Settings,
     Source,
+    Storage,
     StudyName,
     StudyPath,
     Table,
@@ -119,6 +120,7 @@ def ray(
     settings: Settings = None,
     source: Source = None,
     python: Annotated[str, typer.Option(help="The interpreter on the cluster's head.")] = "python",
+    storage: Storage = None,
     processes_per_run: ProcessesPerRun = None,
     cpus_per_run: CpusPerRun = 1.0,
     gpus_per_run: GpusPerRun = None,
@@ -131,8 +133,8 @@ def ray(
 ) -> int:
     """Hand what is missing of a study to a running Ray cluster as a job. The same command again follows that job.
 
-    The study must be on a disk that this machine and all nodes see under the same path. The program's source is sent
-    along: later edits change nothing.
+    The study must be on a disk that this machine and all nodes see under the same path, or travels through a store that
+    they all reach. The program's source is sent along: later edits change nothing.
     """
     from ablations.cluster import Resources
     from ablations.progress import Teller
@@ -150,6 +152,7 @@ def ray(
         ),
         after_death=after_death.value,
         python=python,
+        storage=storage,
         follow=follow,
     )
     if dry_run:
@@ -183,6 +186,10 @@ def work(
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Do all of it on this Ray; without, one run here.")
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Store that has the submission; the study need not be on this machine."),
+    ] = None,
 ) -> int:
     """Inside a job: do one run that nobody works on, or all of them on a Ray. SIGTERM and SIGUSR1: save and stop.
 
@@ -191,8 +198,13 @@ def work(
     from ablations.progress import Teller
     from ablations.study import study_path
     from ablations.submit.work import work as do_work
+    from ablations.submit.work import work_stored
 
-    code = do_work(study_path(study), submission, task, address, Teller(options.console()))
+    teller = Teller(options.console())
+    if storage is not None:
+        code = work_stored(storage, submission, address, teller)
+    else:
+        code = do_work(study_path(study), submission, task, address, teller)
     for number in (signal.SIGTERM, signal.SIGUSR1):  # what comes while Python winds up must not hide the exit code
         signal.signal(number, signal.SIG_IGN)
     return code

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ablations.cluster import Resources
-from ablations.conduct import conduct
+from ablations.conduct import PROBES as DOCUMENTS
+from ablations.conduct import conduct, write_report
 from ablations.probes.catalogue import PROBES, Probe
 from ablations.probes.documents import write_document
 from ablations.progress import Teller
 from ablations.selection import choose
 from ablations.study import PLAN, STUDIES, Study
-from repro.errors import UserError
 
+PAGE = Path("probes", "index.html")
+"""The page of all documents, in a study."""
 EXTRAPOLATION = "-extrapolation"
 """What the name of the study of short sentences ends in, after the name of the probes' own."""
 
@@ -70,14 +72,14 @@ def _loaded(path: Path) -> Study | None:
 
 
 def write_pages(place: Path, teller: Teller) -> None:
-    """The page of all documents in the study, and its report anew where it has one."""
-    from reports.pages.mechanisms import write_page
+    """The page of all documents in the study and its report, where they are older than a document."""
+    page = place / PAGE
+    newest = max(document.stat().st_mtime for document in place.glob(DOCUMENTS))
+    if not page.exists() or page.stat().st_mtime <= newest:
+        from reports.pages.mechanisms import write_page
 
-    from reports.pages import page
-
-    teller.say(f"probes: {write_page(place, list(PROBES))}")
-    if (place / PLAN).is_file():
-        try:
-            teller.say(f"report: {page.write_report(place)}")
-        except UserError as error:
-            teller.say(f"no report: {error}")
+        page = write_page(place, list(PROBES))
+    teller.say(f"probes: {page}")
+    study = _loaded(place)
+    if study is not None:
+        write_report(study, teller)

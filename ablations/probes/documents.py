@@ -12,6 +12,7 @@ from repro import SEMANTICS_VERSION, __version__
 from repro.files import digest_of, read_json, write_json
 from repro.probes import PROBES_VERSION
 from repro.runs.directory import RunDirectory
+from repro.runs.environment import cpu_model, environment
 
 SCHEMA = 1
 PLACE = "probes"
@@ -25,10 +26,11 @@ Say = Callable[[str], object]
 def write_document(probe: Probe, scale: str, study: Study | None, seeds: Sequence[int], place: Path, say: Say) -> Path:
     """Measure `probe` on the runs of `study` with `seeds`, unless the document there is of just these.
 
-    {"schema", "probe", "title", "scale", "seeds", "settings", "runs": [{"id", "variant", "seed", "directory", "hash",
-    "bleu"}], "version", "semantics", "inputs" (digest of all this), "machine", "figures": {name: as
-    `repro.probes.figures`}, "results": [{"seed", "measured" (without a trained model), "rows": {variant: ...}}]}.
-    Rows that have no trained weights are left out, and said.
+    {"schema", "probe", "title", "scale", "seeds", "settings", "runs": [{"id", "variant", "seed", "directory" (in its
+    study, which `extrapolation` has for itself), "hash", "bleu"}], "version", "semantics", "probes", "processor" (where
+    no run is measured), "inputs" (digest of all this), "machine", "figures": {name: as `repro.probes.figures`},
+    "results": [{"seed", "measured" (without a trained model), "rows": {variant: ...}}]}. Rows that have no trained
+    weights are left out, and said.
     """
     path = place / PLACE / f"{probe.name}.json"
     runs = _runs(probe, study, seeds, say)
@@ -77,6 +79,8 @@ def _head(
         "semantics": SEMANTICS_VERSION,
         "probes": PROBES_VERSION,
     }
+    if not probe.rows:
+        head["processor"] = cpu_model()
     return head | {"inputs": digest_of(head)}
 
 
@@ -88,7 +92,7 @@ def _run(run: StudyRun) -> dict[str, Any]:
         "id": run.id,
         "variant": run.variant,
         "seed": run.seed,
-        "directory": str(run.path.resolve()),
+        "directory": f"{run.path.parent.name}/{run.path.name}",
         "hash": directory.hash(),
         "bleu": bleu,
     }
@@ -106,7 +110,5 @@ def _result(probe: Probe, seed: int, runs: Sequence[StudyRun], first: bool, say:
 
 
 def _machine() -> dict[str, Any]:
-    from repro.runs.environment import environment
-
     found = environment()
     return {name: found[name] for name in ("python", "platform", "cpu", "versions", "code")}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ablations.nodes import Shared
 from ablations.status import FINISHED
-from ablations.storage.away import DATA, RUNS, Place, step_of, without_weights
+from ablations.storage.away import DATA, RUNS, Place, everything, step_of, without_weights
 from ablations.storage.lease import Lease
 from ablations.storage.objects import Objects
 from ablations.storage.trees import Tree
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 3.0
 
 
+def stored_step(tree: Tree) -> tuple[int, int]:
+    """How far the stored copy of a run is, as `step_of` tells of one here; (-1, -1): there is none."""
+    listed = tree.listed()
+    return (int(listed.get("attempt", 0)), int(listed.get("step", 0))) if listed is not None else (-1, -1)
+
+
 class Home:
     """A study's runs in the store at a URL, from `with` to its end."""
 
@@ -39,11 +45,13 @@ class Home:
         sweep: str,
         asked: Callable[[], bool],
         stop: Callable[[], object],
+        weights: bool = True,
     ) -> None:
         """`sweep`: its name, unique. `asked`: whether its workers are to stop. `stop`: called to have it so, when the
-        place turns out to be another driver's.
+        place turns out to be another driver's. `weights`: whether they come here; without, the runs here are nothing
+        but a view of what is stored.
         """
-        self._objects = Objects(url)
+        self._objects, self._weights = Objects(url), weights
         self._data, self._runs, self._stop, self._asked = study.data, runs, f"stop/{sweep}", asked
         self._lease = Lease(self._objects, lambda _: stop())
         self._ended = threading.Event()
@@ -60,7 +68,7 @@ class Home:
     def __enter__(self) -> Self:
         self._lease.__enter__()
         try:
-            Tree(objects=self._objects, name=f"{DATA}/{self._data.digest}", local=self._data.directory).push()
+            self._store_data()
             for run in self._runs:
                 self._bring_together(run)
         except BaseException:
@@ -95,19 +103,28 @@ class Home:
         return carried
 
     def fetch(self) -> None:
-        """Bring every run here to what the store has of it, weights included. Raises CheckError when that fails."""
+        """Bring every run here to what the store has of it, weights as well where they are wanted. Raises CheckError
+        when that fails.
+        """
         with self._lock:
             for tree in self._trees.values():
-                tree.pull()
+                self._pull(tree)
+
+    def _pull(self, tree: Tree) -> None:
+        tree.pull(everything if self._weights else without_weights)
+
+    def _store_data(self) -> None:
+        """The prepared corpus, unless it is there: its name is its contents' digest."""
+        tree = Tree(objects=self._objects, name=f"{DATA}/{self._data.digest}", local=self._data.directory)
+        if tree.listed() is None:
+            tree.push()
 
     def _bring_together(self, run: StudyRun) -> None:
         """The run here and in the store as that of the two is which got further."""
         tree = self._trees[run.path]
-        listed = tree.listed()
-        there = (int(listed.get("attempt", 0)), int(listed.get("step", 0))) if listed is not None else (-1, -1)
-        here = step_of(run.directory)
-        if there > here:
-            tree.pull()
+        there, here = stored_step(tree), step_of(run.directory)
+        if there > here or not self._weights:
+            self._pull(tree)
         elif run.directory.status().state not in FINISHED or there != here:
             tree.push(attempt=here[0], step=here[1])
         shorter = run.directory.continues()

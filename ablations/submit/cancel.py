@@ -13,7 +13,7 @@ def cancel(study: Path, say: Callable[[str], None]) -> int:
     folder = study.absolute() / JOBS
     ended: list[str] = []
     listed = submissions(study.absolute())
-    if listed:
+    if folder.is_dir():
         from ablations.submit import rays
         from slurm import submission
 

@@ -76,7 +76,11 @@ class Frozen:
         path = _path(study, token)
         if not path.is_file():
             raise CheckError("no such submission", where=str(path), fix="submit again")
-        document = read_json(path)
+        return Frozen.read(study, read_json(path), path)
+
+    @staticmethod
+    def read(study: Path, document: Any, path: Path) -> Frozen:
+        """The submission that `document`, found at `path`, tells of. Raises CheckError when it is none."""
         check_shape(document, _SHAPE, path, fix="submit again")
         if document["schema"] != _SCHEMA:
             raise CheckError("is of another version", where=str(path), fix="use the version that made it")
@@ -95,11 +99,15 @@ class Frozen:
             request=document["request"],
         )
 
-    def write(self) -> None:
-        """Keep it in the study."""
+    def document(self) -> dict[str, Any]:
+        """All of it, but where its study is."""
         document = {"schema": _SCHEMA} | dataclasses.asdict(self)
         document.pop("study")
-        write_json(_path(self.study, self.token), document)
+        return document
+
+    def write(self) -> None:
+        """Keep it in the study."""
+        write_json(_path(self.study, self.token), self.document())
 
     def forget(self) -> None:
         """Remove it: it never came to a queue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 from ablations.cluster import Resources
 from ablations.conduct import sum_up, tracked, write_report
@@ -10,15 +11,18 @@ from ablations.progress import Teller
 from ablations.study import Study
 from ablations.submit import holders
 from ablations.submit.frozen import Frozen
+from ablations.submit.stored import storage_of
 from ablations.sweep import sweep
 
 
 def on_ray(frozen: Frozen, address: str, by: Mapping[str, str], teller: Teller) -> int | None:
     """Do the runs of `frozen` on the Ray at `address`; the exit code, or None when it was interrupted before its end.
 
-    What came of the runs stands in their directories and nowhere else.
+    What came of the runs stands in their directories and nowhere else. A study that was made of what is stored has
+    neither MLflow nor a report: these are made where it was submitted.
     """
     study, options, runs = Study.load(frozen.study), frozen.options, frozen.listed()
+    storage = storage_of(frozen)
     for run in runs:
         holders.bury_dead(run.directory, frozen.study, by)
     resources = Resources(
@@ -26,9 +30,11 @@ def on_ray(frozen: Frozen, address: str, by: Mapping[str, str], teller: Teller) 
         cpus_per_run=options.cpus_per_run,
         gpus_per_run=options.gpus_per_run,
         at_once=options.at_once,
+        storage=storage,
+        weights=storage is None,
         processes_per_run=options.processes_per_run if options.processes_per_run > 1 else None,
     )
-    with tracked(study, teller):
+    with tracked(study, teller) if storage is None else nullcontext():
         outcome = sweep(
             study,
             runs,
@@ -38,6 +44,7 @@ def on_ray(frozen: Frozen, address: str, by: Mapping[str, str], teller: Teller) 
             after_death=options.after_death,
             by=by,
         )
-        write_report(study, teller)
-    code = sum_up(study, outcome, frozen.command or "submit again", teller)
+        if storage is None:
+            write_report(study, teller)
+    code = sum_up(study, outcome, frozen.command or "submit again", teller, pages=storage is None)
     return None if outcome.interrupted and outcome.unfinished else code

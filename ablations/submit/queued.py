@@ -52,6 +52,8 @@ class Queued:
     places: Mapping[Path, Place]
     """By the run's directory; without those that no submission lists."""
     warnings: Sequence[str]
+    asked: bool = True
+    """Whether SLURM answered, where it was asked."""
 
     def document(self) -> dict[str, Any]:
         """As `status --json` prints it, the runs' places apart."""
@@ -118,7 +120,7 @@ def queued(study: Path) -> Queued | None:
                 before = places.get(path)
                 if before is None or place.live or not before.live:  # one that lives, or the newest
                     places[path] = place
-    return Queued(places=places, warnings=(*queue.warnings, *warnings))
+    return Queued(places=places, warnings=(*queue.warnings, *warnings), asked=queue.asked)
 
 
 def _taken(frozen: Frozen) -> dict[str, list[Path]]:

@@ -1,7 +1,8 @@
 """`ablate submit ray`: what is missing of a study as a job of a Ray cluster that runs anyway.
 
 The job's driver runs on the cluster's head and conducts the sweep there. The study must be on a disk that this machine,
-the head and all nodes see under the same path; the program itself is sent along, as it is at submission.
+the head and all nodes see under the same path, or travels through a store; the program itself is sent along, as it is
+at submission.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from ablations.conduct import close_finished
 from ablations.progress import Teller
 from ablations.ready import Ready, make_ready
 from ablations.selection import Selection
+from ablations.storage.objects import Objects
 from ablations.study import StudyRun, default_path
 from ablations.submit.frozen import JOBS, Frozen, Options, submissions
 from ablations.submit.jobserver import UPLOAD_LIMIT, Job, JobServer, job_address
 from ablations.submit.snapshot import Snapshot, snapshot, would_be
+from ablations.submit.stored import STORAGE, coming_home, fetch, put, storage_of
 from ablations.submit.submitting import alone, freeze, job_environment, new_token, uncovered
 from repro.errors import CheckError, UserError
 from repro.files import read_json, write_json
@@ -46,6 +49,7 @@ _MEANINGS = {
     "STOPPED": "ended",
     "FAILED": "failed",
 }
+_LIVE, _OVER = ("waiting", "running"), ("ended", "failed", "gone")
 _EXIT_CODES = (1, 2, 3)
 _POLL_SECONDS = 1.0
 _NOT_SHARED = "no study here"
@@ -62,6 +66,8 @@ class Wanted:
     after_death: AfterDeath = "resume"
     python: str = "python"
     """The interpreter on the head, with what the program needs installed."""
+    storage: str | None = None
+    """The URL of a store through which the study travels; None: the head and all nodes see it."""
     follow: bool = True
     """Whether to show what the job says until it ends."""
 
@@ -93,7 +99,10 @@ def submit(
     Where a job is at it already, that one is followed. Without following the code is 0 as soon as the cluster has the
     job, else that of the job.
     """
+    if wanted.storage is not None:  # what is wrong with the URL is told before anything is done
+        wanted = dataclasses.replace(wanted, storage=Objects(wanted.storage).url)
     server = JobServer(wanted.address)
+    _bring_home(path or default_path(selection), teller)
     ready = make_ready(
         selection,
         seeds,
@@ -121,10 +130,11 @@ def submit(
 def shown(selection: Selection, *, path: Path | None, wanted: Wanted) -> list[str]:
     """What `submit` would hand in, as lines; nothing is written, prepared or asked for."""
     address, path = job_address(wanted.address), path or default_path(selection)
+    entrypoint = _entrypoint(path.absolute(), TOKEN_TO_COME, wanted.python, wanted.storage)
     code = would_be(path)
     lines = [
         f"job server: {address}",
-        f"entry point: {_entrypoint(path.absolute(), TOKEN_TO_COME, wanted.python)}",
+        f"entry point: {entrypoint}",
         f"working directory: {code.path.relative_to(path.absolute())}, {code.bytes / 2**20:.1f} MiB before packing",
     ]
     return lines + [f"environment: {name}={value}" for name, value in _environment().items()]
@@ -160,15 +170,30 @@ def cancel(study: Path, say: Callable[[str], None]) -> list[str]:
     ended = []
     listed = [frozen for frozen in submissions(study.absolute()) if frozen.mode == _MODE and _ended(frozen) is None]
     for frozen in listed:
-        server = JobServer(str(frozen.request["address"]))
-        job = server.look(frozen.token)
-        if job is not None and job.live:
-            server.stop(frozen.token)
-            say(f"{_name(frozen)} is told to stop: its runs save")
-            job = _wait_for_end(server, frozen.token)
-            ended.append(_name(frozen))
-        _looked_at(frozen, job)
+        try:
+            if _stop(frozen, say):
+                ended.append(_name(frozen))
+        except UserError as error:
+            say(f"{_name(frozen)} is not cancelled: {error}")
+            continue
+        try:
+            fetch(frozen, last=_ended(frozen) is not None)
+        except UserError as error:
+            say(f"what {_name(frozen)} stored is not here yet: {error}")
     return ended
+
+
+def _stop(frozen: Frozen, say: Callable[[str], None]) -> bool:
+    """Stop the job and wait until it has ended; whether there was anything to stop."""
+    server = JobServer(str(frozen.request["address"]))
+    job = server.look(frozen.token)
+    live = job is not None and job.live
+    if live:
+        server.stop(frozen.token)
+        say(f"{_name(frozen)} is told to stop: its runs save")
+        job = _wait_for_end(server, frozen.token)
+    _looked_at(frozen, job)
+    return live
 
 
 def _submit(
@@ -182,6 +207,7 @@ def _submit(
     live = {run.path: place for run in ready.asked if (place := places.get(run.path.absolute())) and place.live}
     runs = uncovered(ready.looks, {path: f"{place.meaning} in job {place.job}" for path, place in live.items()}, teller)
     if runs:
+        _check_place([place.token for place in places.values() if place.live], ready.study.path, wanted.storage)
         return _hand_in(ready, runs, server, wanted, wants_gpu, command, teller)
     teller.say("every run that is missing is taken care of: no job is submitted")
     ours = {
@@ -190,6 +216,26 @@ def _submit(
         if frozen.mode == _MODE and frozen.request["address"] == server.address
     }
     return next((place.token for place in live.values() if place.token in ours), None)
+
+
+def _check_place(live: Sequence[str], study: Path, storage: str | None) -> None:
+    """Raise CheckError when one of the jobs that have not ended has its runs in the same place of the store."""
+    for frozen in submissions(study.absolute()):
+        if storage is not None and frozen.token in live and storage_of(frozen) == storage:
+            fix = "wait for it, cancel it, or choose another prefix"
+            raise CheckError(f"{_name(frozen)} of this study uses this place", where=f"--storage {storage}", fix=fix)
+
+
+def _bring_home(study: Path, teller: Teller) -> None:
+    """Fetch what jobs have stored that nobody followed to their end, as far as the stores can be reached."""
+    stored = [frozen for frozen in submissions(study.absolute()) if storage_of(frozen) is not None]
+    meanings = {task.token: task.meaning for task in look(stored)[0]}
+    for frozen in stored:
+        meaning = meanings[frozen.token]
+        try:
+            fetch(frozen, weights=meaning not in _LIVE, last=meaning in _OVER)
+        except UserError as error:
+            teller.say(f"what {_name(frozen)} stored is not here yet: {error}")
 
 
 def _hand_in(
@@ -211,12 +257,15 @@ def _hand_in(
             mode=_MODE,
             options=_options(wanted, wants_gpu=wants_gpu),
             command=command,
-            request={"address": server.address, "python": wanted.python},
+            request={"address": server.address, "python": wanted.python}
+            | ({STORAGE: wanted.storage} if wanted.storage is not None else {}),
         )
         try:
+            if wanted.storage is not None:
+                put(frozen, study, runs, wanted.storage)
             server.submit(
                 frozen.token,
-                _entrypoint(frozen.study, frozen.token, wanted.python),
+                _entrypoint(frozen.study, frozen.token, wanted.python, wanted.storage),
                 package,
                 _environment(),
                 {"name": study.name, "study": str(frozen.study)},
@@ -239,8 +288,9 @@ def _options(wanted: Wanted, *, wants_gpu: bool) -> Options:
     )
 
 
-def _entrypoint(study: Path, token: str, python: str) -> str:
-    return shlex.join([python, "-m", "ablations", "work", str(study), "--submission", token, "--address", "auto"])
+def _entrypoint(study: Path, token: str, python: str, storage: str | None) -> str:
+    words = [python, "-m", "ablations", "work", str(study), "--submission", token, "--address", "auto"]
+    return shlex.join([*words, *(["--storage", storage] if storage is not None else [])])
 
 
 def _environment() -> dict[str, str]:
@@ -272,13 +322,14 @@ def _packed(code: Snapshot) -> Iterator[Path]:
 def _follow(frozen: Frozen, server: JobServer, teller: Teller) -> int:
     """Show what the job says until it ends, and how it ended; the exit code."""
     try:
-        job = server.follow(frozen.token, _write)
+        with coming_home(frozen, teller):
+            job = server.follow(frozen.token, _write)
+            task = _looked_at(frozen, job)
     except KeyboardInterrupt:
         teller.say("")
         name = shlex.quote(str(frozen.study))
         teller.say(f"{_name(frozen)} goes on; to follow it again: {frozen.command}; to end it: ablate cancel {name}")
         return 1
-    task = _looked_at(frozen, job)
     told = f" ({task.reason})" if task.reason else ""
     teller.say(f"{_name(frozen)}: {task.state.lower() or task.meaning}{told}")
     if job is not None and job.state == "SUCCEEDED":
@@ -307,7 +358,8 @@ def _looked_at(frozen: Frozen, job: Job | None) -> Task:
         return _task(frozen, "", "gone", "its cluster does not know it any more")
     reason = job.reason
     if reason.startswith(str(frozen.study)) and _NOT_SHARED in reason:
-        reason = f"the head does not see {frozen.study} as it is here: keep the study on a disk that all nodes share"
+        fix = "keep the study on a disk that all nodes share, or give --storage URL"
+        reason = f"the head does not see {frozen.study} as it is here: {fix}"
     task = _task(frozen, job.state, _MEANINGS.get(job.state, "unknown"), reason)
     if not job.live:
         kept = {"schema": 1, "state": task.state, "meaning": task.meaning, "reason": task.reason}

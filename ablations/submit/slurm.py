@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ablations.cluster import Resources
 from ablations.conduct import close_finished
 from ablations.progress import Teller
-from ablations.ready import Ready, make_ready
+from ablations.ready import make_ready
 from ablations.selection import Selection
 from ablations.status import look
 from ablations.study import PLAN, Study, StudyRun, default_path
@@ -121,7 +121,7 @@ def submit(
         return 0
     with alone(ready.study.path, teller):
         _complete(ready.study.path.absolute(), site, teller)
-        runs = uncovered([look(run) for run in ready.asked], _covered(ready), teller)
+        runs = uncovered([look(run) for run in ready.asked], _covered(ready.study.path, ready.asked), teller)
         if not runs:
             teller.say("every run that is missing is taken care of: no job is submitted")
             return 0
@@ -140,19 +140,25 @@ def scripts(
     path = path or default_path(selection)
     count = _count_left(path, selection, seeds)
     if not count:
-        raise CheckError("nothing is missing, there would be no job", where=str(path))
+        raise CheckError("nothing is missing that is not queued already, there would be no job", where=str(path))
     request = _request(path, would_be(path), TOKEN_TO_COME, count, layout.demands(), site)
     return [(script.name, script.text) for script in submission.render(request, site, TOKEN_TO_COME)]
 
 
 def _count_left(path: Path, selection: Selection, seeds: Sequence[int]) -> int:
-    """How many runs would be submitted, were nothing of the study queued."""
+    """How many runs would be submitted."""
     study = Study.load(path) if (path / PLAN).is_file() else None
     if study is not None:
         selection = selection.with_data(study.data.digest)
     wanted = {row.with_seed(seed).hash() for seed in seeds for row in selection.rows}
-    ended = {run.hash for run in study.runs if run.directory.status().state in ("done", "diverged")} if study else set()
-    return len(wanted - ended)
+    looks = [look(run) for run in study.runs if run.hash in wanted] if study else []
+    covered = _covered(path, [found.run for found in looks]) if looks else {}
+    left_out = {
+        found.run.hash
+        for found in looks
+        if found.finished or found.status.state == "running" or found.run.path in covered
+    }
+    return len(wanted - left_out)
 
 
 def _site(file: Path | None, layout: Layout) -> Site:
@@ -165,7 +171,7 @@ def _site(file: Path | None, layout: Layout) -> Site:
 def _room(site: Site, layout: Layout) -> Room | None:
     """The memory of one run on a node, where the site file tells; a GPU's memory is not known here."""
     size = _MEMORY.fullmatch(site.memory or "")
-    if size is None or layout.resources.gpus_per_run:
+    if size is None or not int(size[1]) or layout.resources.gpus_per_run:
         return None
     from ablations.room import Room
 
@@ -180,13 +186,20 @@ def _room(site: Site, layout: Layout) -> Room | None:
     )
 
 
-def _covered(ready: Ready) -> dict[Path, str]:
-    """The runs that a task in the queue will do or does, each with that in words."""
-    queue = queued(ready.study.path)
+def _covered(study: Path, runs: Iterable[StudyRun]) -> dict[Path, str]:
+    """Those of `runs` that a task in the queue will do or does, each with that in words.
+
+    Raises CheckError when SLURM does not answer: what may be queued is not submitted again.
+    """
+    queue = queued(study)
     if queue is None:
         return {}
-    places = {run.path: queue.places.get(run.path.absolute()) for run in ready.asked}
-    return {path: f"{place.meaning} in job {place.job}" for path, place in places.items() if place and place.live}
+    found = {run.path: queue.places.get(run.path.absolute()) for run in runs}
+    places = {path: place for path, place in found.items() if place is not None}
+    if not queue.asked and any(place.meaning == "unknown" for place in places.values()):
+        what = f"cannot be asked for jobs that were submitted before ({'; '.join(queue.warnings)})"
+        raise CheckError(what, where="SLURM", fix="submit again when it answers")
+    return {path: f"{place.meaning} in job {place.job}" for path, place in places.items() if place.live}
 
 
 def _complete(study: Path, site: Site, teller: Teller) -> None:

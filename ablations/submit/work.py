@@ -83,6 +83,16 @@ def work(study: Path, submission: str | None, task: int, address: str | None, te
         return _alone(frozen, task, by, wish, teller)
 
 
+def work_stored(url: str, submission: str | None, address: str | None, teller: Teller) -> int:
+    """Do all of `submission`, which is in the store at `url`, on the Ray at `address`; see `work`."""
+    from ablations.submit.stored import study_of
+
+    if submission is None or address is None:
+        raise UsageError("goes with --submission and --address", where="--storage", fix="give these, too")
+    with study_of(url, submission) as study:
+        return work(study, submission, 0, address, teller)
+
+
 def _whole(study: Path) -> Frozen:
     """The plan of a study as it is now, as if it had been submitted."""
     runs = tuple(os.path.relpath(run.path, study) for run in Study.load(study).runs)
@@ -134,13 +144,15 @@ def _joined(frozen: Frozen, run: StudyRun, by: Mapping[str, str], wish: Wish, te
         teller.say(f"{run.variant} seed {run.seed}: another process works on it")
     _check_data(run.directory)
     own = _with_step(run.directory, by)
-    rank, status = execute_joined(
-        run.directory,
-        stop=lambda: bool(wish.asked()),
-        after_death=frozen.options.after_death,
-        by=own,
-        check=lambda attempt: _check_progress(run.directory, attempt, own),
-    )
+    with TrainingBar(teller.console) as bar:  # only rank 0 has something to tell
+        rank, status = execute_joined(
+            run.directory,
+            observer=bar,
+            stop=wish.asked,
+            after_death=frozen.options.after_death,
+            by=own,
+            check=lambda attempt: _check_progress(run.directory, attempt, own),
+        )
     if rank:
         return 1 if status.state == "failed" else 0
     return _ended(frozen, run, own, wish, teller) if _is_mine(run.directory) else 0

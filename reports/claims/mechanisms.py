@@ -122,8 +122,8 @@ def _weigh(part: Part, figure: Mapping[str, Any] | None) -> Found:
     values = [float(value) for value in figure["values"]]
     mean, interval = fmean(values), mean_interval(values)
     if interval is None:
-        side = "on" if _holds(part, mean, mean) else "not on"
-        reason = f"one run each, so no spread is known; this one lies {side} the claimed side"
+        side = "lies" if _holds(part, mean, mean) else "does not lie"
+        reason = f"one run each, so no spread is known; this one {side} on the claimed side"
         return Found(part=part, state="inconclusive", shown=_number(mean), reason=reason)
     shown = f"{_number(mean)}, 95 % interval {_number(interval.low)} to {_number(interval.high)}"
     return _decided(part, interval.low, interval.high, f"{shown}, {counted(len(values), 'seed')}", "over seeds")

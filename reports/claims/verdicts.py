@@ -140,7 +140,7 @@ def decide(part: Part, mean: float, spread: float, n: int, *, parts: int = 1) ->
     `parts`: how many parts the claim has, any of which could contradict it.
     """
     usual = interval_of(mean, spread, n)
-    strict = interval_of(mean, spread, n, 1 - (1 - LEVEL) / parts)
+    strict = interval_of(mean, spread, n, _strict_level(parts))
     alike_strictly = interval_of(mean, spread, n, 1 - 2 * (1 - LEVEL) / parts).within(-part.margin, part.margin)
     if part.expect == "equal":
         alike = interval_of(mean, spread, n, 2 * LEVEL - 1).within(-part.margin, part.margin)
@@ -151,6 +151,11 @@ def decide(part: Part, mean: float, spread: float, n: int, *, parts: int = 1) ->
         return _state(usual.low > -part.margin, strict.high < -part.margin)
     # A difference too small to print is none, even where it is certain.
     return _state(usual.low > 0, strict.high < 0 or alike_strictly)
+
+
+def _strict_level(parts: int) -> float:
+    """The level at which one of `parts` contradicts a whole claim, so that their number alone does not."""
+    return 1 - (1 - LEVEL) / parts
 
 
 def _state(holds: bool, fails: bool) -> State:
@@ -209,7 +214,11 @@ def _weighed(part: Part, found: Evidence, parts: int) -> tuple[State, str, int |
         return state, _ground(part, state, mean), None
     needed = seeds_needed(part, mean, spread, len(values), parts=parts)
     told = f"about {needed} seeds" if needed is not None else f"more than {MOST_SEEDS} seeds"
-    return state, f"the interval is too wide; with this mean and spread {told} would decide", needed
+    why = "the interval is too wide"
+    if decide(part, mean, spread, len(values)) == "contradicted":
+        level = f"{100 * _strict_level(parts):.4g}"
+        why = f"against it at 95 %, but one of {parts} parts contradicts a claim at {level} % only"
+    return state, f"{why}; with this mean and spread {told} would decide", needed
 
 
 def _trouble(part: Part, found: Evidence, state: State) -> str:

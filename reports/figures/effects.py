@@ -177,4 +177,7 @@ def _draw_mark(
             ha="left" if shift > 0 else "right",
             va="center",
             fontsize=FONT_SIZE - 1,
+            # Its interval may reach into the picture, under the number.
+            bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1.0},
+            zorder=4,
         )

@@ -113,7 +113,7 @@ def bands_words(study: Study) -> str:
         return f"No bands: {seeds} a row {'is' if len(study.seeds) == 1 else 'are'} too few for an interval."
     return (
         "Its band is the 95 % interval of that mean by Student's t over seeds, point by point (rows with fewer than "
-        f"{LEAST_SHOWN} finished seeds have none)."
+        f"{LEAST_SHOWN} finished seeds have none; none goes beyond what a score can be)."
     )
 
 
@@ -258,10 +258,10 @@ def _draw_named(panel: Axes, group: _Group, axis: BudgetAxis, number: int) -> No
         ax=panel,
     )
     panel.set(xlabel="", ylabel="")
-    floor = 1.0 if number == 0 else 0.0
+    floor, ceiling = (1.0, math.inf) if number == 0 else (0.0, 100.0)
     for _, colour, _, found in known:
         if found.low is not None and found.high is not None:
-            low, high = found.low.clip(min=floor), found.high.clip(min=floor)
+            low, high = found.low.clip(floor, ceiling), found.high.clip(floor, ceiling)
             panel.fill_between(found.x, low, high, color=colour, alpha=0.16, linewidth=0)
         if len(found.x) == 1:  # a line of one point has no length
             panel.plot(found.x, found.mean, ".", color=colour)

@@ -192,8 +192,8 @@ def _with(sentence: str, words: str) -> str:
 
 
 def _size(finding: Finding) -> str:
-    """The effect alone: what is shown of it begins with its mean, and the table of claims has the rest."""
-    return finding.shown.partition(",")[0]
+    """What was compared and the effect alone: what is shown of it begins with its mean, the table has the rest."""
+    return f"{finding.part.says}: {finding.shown.partition(',')[0]}"
 
 
 def _failed(verdict: Verdict) -> str:
@@ -226,10 +226,11 @@ def _what_stays_open(verdicts: Sequence[Verdict], untested: Sequence[Verdict]) -
 def _needed(verdict: Verdict) -> str:
     """What an undecided claim waits for."""
     waiting = [finding for finding in verdict.findings if finding.state == "inconclusive"]
-    needed = [finding.needed for finding in waiting if finding.needed is not None]
-    if len(needed) == len(waiting) and needed:
-        return f"about {max(needed)} seeds would decide"
-    return waiting[0].reason if waiting else "its parts disagree"
+    if not waiting:
+        return "its parts disagree"
+    # A part that no number of seeds decides keeps the whole claim open.
+    stuck = [finding.reason for finding in waiting if finding.needed is None]
+    return stuck[0] if stuck else f"about {max(finding.needed or 0 for finding in waiting)} seeds would decide"
 
 
 def _beside_the_paper(rows: Sequence[Effect]) -> Statement | None:

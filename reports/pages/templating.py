@@ -8,6 +8,7 @@ from markupsafe import Markup
 from reports.figures.drawing import renamed
 from reports.formats import moment, plain
 from reports.pages.templates import TEMPLATES
+from reports.probes.parts import folds
 from reports.probes.templates import TEMPLATES as PROBES
 
 
@@ -26,4 +27,5 @@ def environment(*, autoescape: bool) -> Environment:
         "plainly": plain,
         "drawn": lambda inline, prefix: Markup(renamed(inline, prefix)),
     }
+    found.globals["folds"] = folds
     return found

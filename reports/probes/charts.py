@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from reports.figures.drawing import DASHES, INK, MARKERS, SERIES, Drawing, Margins, drawing, printable, sheet, style
 from reports.figures.parts import Picture, log_axis, plain_ticks
 from reports.formats import fixed, plain
 
 X = float | str
+
+_FEW = 2.0
+"""Up to so many decades a logarithmic axis has ticks between powers of ten."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +129,11 @@ def _scales(axes: Axes, panel: Panel, marks: Sequence[str]) -> None:
     heights = [y for line in panel.lines for y in line.y]
     if panel.log_y and min(heights) > 0:
         axes.set_yscale("log")
+        decades = math.log10(max(heights) / min(heights))
+        axes.yaxis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0) if decades < _FEW else (1.0,)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
-        axes.set_ylim(min(0.0, 1.06 * min(heights)), (1.06 * max(heights)) or 1.0)
+        pad = 0.06 * (max(*heights, 0.0) - min(*heights, 0.0)) or 0.5
+        axes.set_ylim(min(heights) - pad if min(heights) < 0 else 0.0, max(*heights, 0.0) + pad)
         plain_ticks(axes, "y", 6)

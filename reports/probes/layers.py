@@ -46,6 +46,11 @@ def words(probed: Probed) -> list[str]:
     for crossing in bench["overtakes"]:
         if crossing["pass"] == "both":
             found.append(_crossing(crossing, bench))
+    width = _width(bench)
+    found.append(
+        "By multiplications a self-attention layer (4 d² + 2 n d a token) and an LSTM (8 d²) meet at n = 2 d, here "
+        f"{2 * width}."
+    )
     return found
 
 

@@ -116,25 +116,29 @@ def grids(probed: Probed) -> list[Grid]:
         )
     ]
     for row in probed.rows:
-        for number, sentence in enumerate(probed.first(row)["sentences"][:1]):
-            found += weights(sentence, f"{row}: ", each_head=number == 0)
+        for sentence in probed.first(row)["sentences"][:1]:
+            found += weights(sentence, f"{row}: ")
     return found
 
 
-def weights(sentence: Mapping[str, Any], before: str = "", *, each_head: bool = True) -> list[Grid]:
-    """The weights of every layer of a sentence as heat maps: the mean over heads in sight, single heads folded."""
+def weights(sentence: Mapping[str, Any], before: str = "") -> list[Grid]:
+    """The weights of a sentence as heat maps: the last layer's mean over heads in sight, everything else folded."""
     found = []
     for kind, layers in sentence["maps"].items():
         queries = sentence["src"] if kind == "encoder" else sentence["tgt"]
         keys = sentence["src"] if kind != "decoder" else ["<s>", *sentence["tgt"][:-1]]
+        name = f"{before}{KINDS[kind]}"
+        rest, behind = f"{name}, other layers and single heads", list[Grid]()
         for layer, heads in enumerate(layers, 1):
-            title = f"{before}{KINDS[kind]}, layer {layer}"
-            last = layer == len(layers)
-            found.append(_map(f"{title}, mean of heads", queries, keys, _mean_map(heads), folded=not last))
-            if each_head and len(heads) > 1:
-                found += [
-                    _map(f"{title}, head {n}", queries, keys, head, folded=True) for n, head in enumerate(heads, 1)
-                ]
+            mean = f"{name}, layer {layer}" + (", mean of heads" if len(heads) > 1 else "")
+            if layer == len(layers):
+                found.append(_map(mean, queries, keys, _mean_map(heads), ""))
+            else:
+                behind.append(_map(mean, queries, keys, _mean_map(heads), rest))
+            if len(heads) > 1:
+                titles = [f"{name}, layer {layer}, head {number}" for number in range(1, len(heads) + 1)]
+                behind += [_map(title, queries, keys, head, rest) for title, head in zip(titles, heads, strict=True)]
+        found += behind
     return found
 
 
@@ -143,8 +147,8 @@ def _mean_map(heads: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
 
 
 def _map(
-    caption: str, queries: Sequence[str], keys: Sequence[str], heat: Sequence[Sequence[float]], *, folded: bool
+    caption: str, queries: Sequence[str], keys: Sequence[str], heat: Sequence[Sequence[float]], folded: str
 ) -> Grid:
     rows = [(query, *("" for _ in keys)) for query in queries]
     told = f"{caption}: a row looks at the columns."
-    return Grid(caption=told, head=("", *keys), rows=rows, heat=heat, folded=caption if folded else "")
+    return Grid(caption=told, head=("", *keys), rows=rows, heat=heat, folded=folded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from reports.claims.mechanisms import Judged
 from reports.figures.parts import Picture
@@ -22,7 +23,7 @@ class Grid:
     heat: Sequence[Sequence[float | None]] | None = None
     """[row][column after the words], 0 to 1."""
     folded: str = ""
-    """If given, the table is behind this line until it is asked for."""
+    """If given, the table is behind this line until it is asked for, with its neighbours behind the same line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,19 @@ class Page:
     grids: Sequence[Grid]
     verdicts: Sequence[Judged]
     origin: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """Tables behind one line, or in sight where the line is empty."""
+
+    line: str
+    grids: Sequence[Grid]
+
+
+def folds(grids: Sequence[Grid]) -> list[Fold]:
+    """`grids` in their order, neighbours behind the same line together."""
+    return [Fold(line=line, grids=list(found)) for line, found in groupby(grids, lambda grid: grid.folded)]
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -74,7 +74,7 @@ def grids(probed: Probed) -> list[Grid]:
                 for token, row in enumerate(step["rows"], 1)
             ],
             heat=step["rows"] if step["id"] in _HEAT else None,
-            folded="" if case["id"] == "scaled" else f"{case['title'].capitalize()}: step {number_}, {step['symbol']}",
+            folded="" if case["id"] == "scaled" else case["title"].capitalize(),
         )
         for case in probed.alone["cases"]
         for number_, step in enumerate(case["steps"], 1)

@@ -105,13 +105,15 @@ _SCALING = _setting(
     "model.scale_attention", "scaling", hint="Whether attention scores are divided by the root of d_k.", numeric=False
 )
 
+_MASK = _setting("model.causal_mask", "mask", hint="Whether training hides later target pieces.", numeric=False)
+
 BUDGET = _setting("train.budget", "budget", hint="What a run may spend on training.")
 
 
 def settings_columns(study: Study) -> list[Setting]:
-    """The columns of what was changed; attention scaling has one only if some row changes it."""
+    """The columns of what was changed; attention scaling and the mask have one only if some row changes them."""
     varied = {key for variant in study.variants for key in variant.changes}
-    return [*_SETTINGS, *([_SCALING] if _SCALING.key in varied else [])]
+    return [*_SETTINGS, *(setting for setting in (_SCALING, _MASK) if setting.key in varied)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

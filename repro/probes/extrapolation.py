@@ -86,20 +86,24 @@ def _perplexity(model: Seq2Seq[Any, Any], prepared: Prepared, pairs: Sequence[Pa
 
 
 def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-    """What the claims are about."""
+    """What the claims are about: BLEU of sentences up to twice as long as any in training."""
     return {
-        "sinusoids_beyond_learned": each_seed(results, lambda rows: _longer(rows[BASE]) - _longer(rows[LEARNED])),
-        "kept_by_sinusoids": each_seed(results, lambda rows: _longer(rows[BASE]) / max(_group_of(rows[BASE], 1), 1e-9)),
-        "kept_by_learned": each_seed(
-            results, lambda rows: _longer(rows[LEARNED]) / max(_group_of(rows[LEARNED], 1), 1e-9)
-        ),
+        "sinusoids_beyond_learned": each_seed(results, lambda of: _minus(_bleu(of[BASE], 2), _bleu(of[LEARNED], 2))),
+        "kept_by_sinusoids": each_seed(results, lambda rows: _kept(rows[BASE])),
+        "kept_by_learned": each_seed(results, lambda rows: _kept(rows[LEARNED])),
     }
 
 
-def _longer(document: Mapping[str, Any]) -> float:
-    """BLEU of sentences up to twice as long as any in training."""
-    return _group_of(document, 2)
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
 
 
-def _group_of(document: Mapping[str, Any], times: int) -> float:
-    return float(next(group["bleu"] for group in document["groups"] if group["times"] == times))
+def _kept(document: Mapping[str, Any]) -> float | None:
+    """BLEU of these as a share of that of sentences as long as in training."""
+    longer, usual = _bleu(document, 2), _bleu(document, 1)
+    return None if longer is None or not usual else longer / usual
+
+
+def _bleu(document: Mapping[str, Any], times: int) -> float | None:
+    """None where there was no sentence so long."""
+    return next((float(group["bleu"]) for group in document["groups"] if group["times"] == times), None)

@@ -59,7 +59,7 @@ def execute_joined(
     run: RunDirectory,
     *,
     observer: Observer | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool | str] = lambda: False,
     data_directory: Path | None = None,
     after_death: AfterDeath = "resume",
     by: Mapping[str, str] | None = None,

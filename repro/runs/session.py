@@ -296,7 +296,7 @@ def lead(
     run: RunDirectory,
     attempt: Right,
     observer: Observer,
-    stop: Callable[[], bool],
+    stop: Callable[[], bool | str],
     data_directory: Path | None,
     group: Group,
 ) -> None:

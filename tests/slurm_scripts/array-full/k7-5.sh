@@ -22,14 +22,15 @@
 #SBATCH --no-requeue
 
 # 5 tasks, from number 5 on: one is done here, of number 5 + SLURM_ARRAY_TASK_ID.
-# Signals wait until Python, which this becomes, passes them on.
+# Signals would end the shell. They count from when Python, which this becomes, passes them on.
 trap '' USR1 TERM
 
 set -e
+trap 'echo "slurm: set-up failed with exit code $?: $BASH_COMMAND" >&2' ERR
 module load cuda/12.4
 module load gcc
 export HF_HOME=/scratch/hf
 ulimit -n 65536
 
-export PYTHONPATH=/home/ada/studies/heads/code/3f9a1b2c4d5e
+export PYTHONPATH=/home/ada/studies/heads/code/3f9a1b2c4d5e"${PYTHONPATH:+:$PYTHONPATH}"
 exec /opt/python/bin/python -P -m slurm.batch /home/ada/studies/heads/jobs/k7-5.job.json

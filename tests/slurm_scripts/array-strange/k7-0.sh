@@ -12,8 +12,8 @@
 #SBATCH --requeue
 
 # 1 task, from number 0 on: one is done here, of number 0 + SLURM_ARRAY_TASK_ID.
-# Signals wait until Python, which this becomes, passes them on.
+# Signals would end the shell. They count from when Python, which this becomes, passes them on.
 trap '' USR1 TERM
 
-export PYTHONPATH='/home/ada/it'"'"'s $HOME/code'
+export PYTHONPATH='/home/ada/it'"'"'s $HOME/code'"${PYTHONPATH:+:$PYTHONPATH}"
 exec /opt/python/bin/python -P -m slurm.batch '/home/ada/my studies/50% "it'"'"'s" हिन्दी #1/jobs/k7-0.job.json'

@@ -12,8 +12,8 @@
 #SBATCH --requeue
 
 # 12 tasks, from number 0 on: one is done here, of number 0 + SLURM_ARRAY_TASK_ID.
-# Signals wait until Python, which this becomes, passes them on.
+# Signals would end the shell. They count from when Python, which this becomes, passes them on.
 trap '' USR1 TERM
 
-export PYTHONPATH=/home/ada/studies/heads/code/3f9a1b2c4d5e
+export PYTHONPATH=/home/ada/studies/heads/code/3f9a1b2c4d5e"${PYTHONPATH:+:$PYTHONPATH}"
 exec /opt/python/bin/python -P -m slurm.batch /home/ada/studies/heads/jobs/k7-0.job.json

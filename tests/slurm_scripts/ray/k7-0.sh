@@ -13,8 +13,8 @@
 #SBATCH --requeue
 
 # The nodes of this job become a Ray cluster that ends with it.
-# Signals wait until Python, which this becomes, passes them on.
+# Signals would end the shell. They count from when Python, which this becomes, passes them on.
 trap '' USR1 TERM
 
-export PYTHONPATH=/home/ada/studies/heads/code/3f9a1b2c4d5e
+export PYTHONPATH=/home/ada/studies/heads/code/3f9a1b2c4d5e"${PYTHONPATH:+:$PYTHONPATH}"
 exec /opt/python/bin/python -P -m slurm.batch /home/ada/studies/heads/jobs/k7-0.job.json
