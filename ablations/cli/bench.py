@@ -9,8 +9,9 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.options import Json
+from repro.errors import UsageError
 
-app = typer.Typer(help="Measure this machine: layers.", no_args_is_help=True)
+app = typer.Typer(help="Measure this machine: layers, training.", no_args_is_help=True)
 
 
 @app.command()
@@ -58,3 +59,76 @@ def _table(found: dict[str, Any]) -> Any:
         )
     table.caption = f"powers of n and d in the seconds of forward and backward; steps and path at n = {longest}"
     return table
+
+
+@app.command()
+def train(
+    shape: Annotated[str, typer.Option(help="Of smoke, multi30k-cpu, small, base.")] = "smoke,multi30k-cpu",
+    system: Annotated[str, typer.Option(help="Of ours, torch, marian; all that are installed.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; what is told is their median.")] = 5,
+    as_json: Json = False,
+) -> int:
+    """Training updates beside torch's Transformer and the Marian model of `transformers`, on one core or one GPU.
+
+    Same batches, in turn, in one thread on a CPU; in bfloat16 on a GPU. Marian is timed where the extra `bench` is
+    installed.
+    """
+    from repro.bench.clock import pin
+    from repro.bench.shapes import SHAPES
+    from repro.bench.systems import available
+    from repro.bench.train import measure
+    from repro.training.device import choose_device
+
+    shapes = _names(shape)
+    for name in shapes:
+        if name not in SHAPES:
+            raise UsageError(f"no shape is called {name!r}", where="--shape", fix="choose from " + ", ".join(SHAPES))
+    systems = _names(system) or available()
+    device = choose_device()
+    if device.type == "cpu":
+        pin()
+    documents = []
+    console = options.console()
+    for name in shapes:
+        with console.status(name) as status:
+            tell = status.update if console.is_terminal and not as_json else (lambda _: None)
+            documents.append(measure(SHAPES[name], systems, device, rounds=rounds, tell=tell))
+        if not as_json:
+            console.print(_train_table(documents[-1]))
+            console.print(_parts(documents[-1]), highlight=False)
+    if as_json:
+        options.print_json({"shapes": documents})
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _train_table(document: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, header_style="bold", title=_title(document), title_justify="left")
+    grid.add_column("system", no_wrap=True)
+    for name in ("tokens/s", "ms a step", "slower", "of products", "MFU"):
+        grid.add_column(name, justify="right")
+    for entry in document["systems"]:
+        grid.add_row(
+            entry["system"],
+            f"{entry['target_tokens_per_second']:,.0f}",
+            f"{1000 * entry['seconds_per_step']:,.1f}",
+            f"{entry['times_slower']:.2f}",
+            f"{entry['share_of_products']:.0%}",
+            "-" if entry["mfu"] is None else f"{entry['mfu']:.1%}",
+        )
+    return grid
+
+
+def _title(document: dict[str, Any]) -> str:
+    products = document["product_flops_per_second"] / 1e9
+    return f"{document['shape']} on {document['device']}, {document['precision']}, products {products:,.0f} GFLOP/s"
+
+
+def _parts(document: dict[str, Any]) -> str:
+    parts = document.get("parts", {})
+    return "ours, ms a step: " + ", ".join(f"{name} {1000 * part:.1f}" for name, part in parts.items()) if parts else ""

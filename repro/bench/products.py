@@ -1,0 +1,60 @@
+"""How fast the matrix products of a step are when nothing else is done: the ceiling of its speed."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+
+from repro.bench.clock import Clock
+from repro.bench.shapes import Shape
+from repro.config import TransformerConfig
+from repro.data.pieces import Batch
+
+Product = tuple[int, int, int]
+"""Positions, width in and width out of a linear layer."""
+
+
+def products(config: TransformerConfig, vocabulary_size: int, src: int, tgt: int) -> Counter[Product]:
+    """The linear layers of one step over `src` source and `tgt` target positions, and how often each is met."""
+    config = config.resolved()
+    assert config.d_k is not None
+    assert config.d_v is not None
+    d, keys, values = config.d_model, config.n_heads * config.d_k, config.n_heads * config.d_v
+    found: Counter[Product] = Counter()
+    for positions in (src, tgt):
+        found[positions, d, 2 * keys + values] += 1
+        found[positions, values, d] += 1
+        found[positions, d, config.d_ff] += 1
+        found[positions, config.d_ff, d] += 1
+    found[tgt, d, keys] += 1
+    found[tgt, values, d] += 1
+    found[src, d, keys + values] += 1
+    total = Counter({product: times * config.n_layers for product, times in found.items()})
+    total[tgt, d, vocabulary_size] += 1
+    return total
+
+
+def rate(shape: Shape, batches: Iterable[Batch], clock: Clock, *, rounds: int = 3) -> float:
+    """FLOP/s of the linear layers of `batches`, forward and both gradients, each product by itself: a median."""
+    device = clock.device
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    found: Counter[Product] = Counter()
+    for batch in batches:
+        src, tgt = int(batch.src_lengths.sum()), int(batch.tgt_lengths.sum())
+        found += products(shape.model, shape.vocabulary_size, src, tgt)
+    flops = sum(6 * rows * wide * out * times for (rows, wide, out), times in found.items())
+    seconds = [0.0] * (rounds + 1)
+    for (rows, wide, out), times in found.items():
+        x, w, y = (torch.randn(a, b, device=device, dtype=kind) for a, b in ((rows, wide), (out, wide), (rows, out)))
+        into = (y.clone(), x.clone(), w.clone())
+        for turn in range(rounds + 1):  # the first one warms up
+            with clock:
+                for _ in range(times):
+                    torch.mm(x, w.t(), out=into[0])
+                    torch.mm(y, w, out=into[1])
+                    torch.mm(y.t(), x, out=into[2])
+            seconds[turn] += clock.seconds
+    return flops / statistics.median(seconds[1:])

@@ -1,0 +1,176 @@
+"""What is timed: this project's update, and the same update made of what a user would take instead."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.bench.shapes import Shape
+from repro.data.pieces import PAD, Batch
+from repro.errors import UsageError
+from repro.models.positions import sinusoids
+from repro.training.trainer import Trainer
+
+SMOOTHING = 0.1
+_LONGEST = 512
+
+
+class System(Protocol):
+    """One way to train the Transformer of a shape."""
+
+    def step(self, batch: Batch) -> float:
+        """One update on `batch`; the loss a target token."""
+
+
+class Ours:
+    """This project's trainer, as a run uses it."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.trainer = Trainer(shape.config(device.type), shape.vocabulary_size, device)
+
+    def step(self, batch: Batch) -> float:
+        """One update on `batch`; the loss a target token."""
+        return self.trainer.update(batch).loss
+
+
+class _Peer:
+    """The update around a peer's model: torch's loss with label smoothing on logits, and torch's fused Adam."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.model, self.device = model.to(device).train(), device
+        self._adam = torch.optim.Adam(
+            (p for p in model.parameters() if p.requires_grad), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
+        )
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[batch, tgt_len, vocabulary]."""
+        raise NotImplementedError
+
+    def step(self, batch: Batch) -> float:
+        """One update on `batch`; the loss a target token."""
+        batch = batch.to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            logits = self.logits(batch).flatten(0, 1)
+            loss = functional.cross_entropy(
+                logits, batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=SMOOTHING
+            )
+        self._adam.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+        return float(loss.detach())
+
+
+class Torch(_Peer):
+    """torch.nn.Transformer, with dropout where the paper has it and nowhere else."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        super().__init__(_TorchModel(shape), device)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[batch, tgt_len, vocabulary]."""
+        logits: Tensor = self.model(batch)
+        return logits
+
+
+class _TorchModel(nn.Module):
+    positions: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        c = shape.model
+        self.embedding = nn.Embedding(shape.vocabulary_size, c.d_model)
+        nn.init.normal_(self.embedding.weight, std=c.d_model**-0.5)
+        self.register_buffer("positions", sinusoids(_LONGEST, c.d_model), persistent=False)
+        self.dropout = nn.Dropout(c.dropout)
+        self.transformer = nn.Transformer(
+            c.d_model, c.n_heads, c.n_layers, c.n_layers, c.d_ff, dropout=c.dropout, batch_first=True
+        )
+        self.transformer.encoder.norm = self.transformer.decoder.norm = None
+        for module in self.transformer.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout.p = 0.0
+        self.scale = math.sqrt(c.d_model)
+
+    def _embed(self, pieces: Tensor) -> Tensor:
+        x: Tensor = self.dropout(self.embedding(pieces) * self.scale + self.positions[: pieces.shape[1]])
+        return x
+
+    def forward(self, batch: Batch) -> Tensor:
+        """[batch, tgt_len, vocabulary]."""
+        padding = batch.src == PAD
+        length = batch.tgt_in.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool, device=batch.src.device).triu(1)
+        hidden = self.transformer(
+            self._embed(batch.src),
+            self._embed(batch.tgt_in),
+            tgt_mask=later,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return functional.linear(hidden, self.embedding.weight)
+
+
+class Marian(_Peer):
+    """The Marian model of `transformers`, with fused attention."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        transformers: Any = importlib.import_module("transformers")
+        transformers.utils.logging.set_verbosity_error()
+        c = shape.model
+        config = transformers.MarianConfig(
+            vocab_size=shape.vocabulary_size,
+            d_model=c.d_model,
+            encoder_layers=c.n_layers,
+            decoder_layers=c.n_layers,
+            encoder_attention_heads=c.n_heads,
+            decoder_attention_heads=c.n_heads,
+            encoder_ffn_dim=c.d_ff,
+            decoder_ffn_dim=c.d_ff,
+            activation_function="relu",
+            dropout=c.dropout,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            scale_embedding=True,
+            max_position_embeddings=_LONGEST,
+            pad_token_id=PAD,
+            decoder_start_token_id=PAD,
+            attn_implementation="sdpa",
+        )
+        model = transformers.MarianMTModel(config)
+        for table in (model.model.encoder.embed_positions, model.model.decoder.embed_positions):
+            table.weight.requires_grad_(False)  # sinusoids
+        super().__init__(model, device)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[batch, tgt_len, vocabulary]."""
+        told = self.model(
+            input_ids=batch.src, attention_mask=batch.src_mask.long(), decoder_input_ids=batch.tgt_in, use_cache=False
+        )
+        logits: Tensor = told.logits
+        return logits
+
+
+SYSTEMS: dict[str, type[Ours | Torch | Marian]] = {"ours": Ours, "torch": Torch, "marian": Marian}
+"""By the name that tables give them; the first is this project."""
+
+
+def available() -> list[str]:
+    """The systems that this installation can time."""
+    return [name for name in SYSTEMS if name != "marian" or importlib.util.find_spec("transformers")]
+
+
+def build(name: str, shape: Shape, device: torch.device) -> System:
+    """The system called `name` for `shape`. Raises UsageError when it is not installed."""
+    if name not in available():
+        what = f"{name} needs the package transformers" if name in SYSTEMS else f"no system is called {name!r}"
+        raise UsageError(what, where="--system", fix="pip install -c constraints.txt '.[bench]'")
+    torch.manual_seed(1)
+    return SYSTEMS[name](shape, device)
