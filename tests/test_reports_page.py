@@ -17,10 +17,12 @@ from xml.etree import ElementTree
 import pytest
 from reports_study import SIGNATURE, TOUR, SyntheticStudy, full_study, tiny_config
 
+from reports.pages import trust
 from reports.pages.page import render_page, render_text, write_report
 from reports.pages.sections import build
 from reports.records.collection import load_studies
 from reports.records.paper import load_paper
+from reports.records.study import Variant
 from repro.config import TransformerConfig
 from repro.errors import CheckError, UsageError
 from repro.files import write_json, write_text
@@ -564,3 +566,13 @@ def test_what_bench_layers_measured_stands_in_table_one(tmp_path: Path) -> None:
     told = words(table[: table.index("</section>")])
     assert "1.93" in told
     assert "Measured on a processor" in told
+
+
+def test_rows_with_a_learning_rate_of_their_own_are_named_beside_base() -> None:
+    planned = {"train.learning_rate_factor": 0.3}
+    tuned = Variant(id="baseline.x", group="baseline", title="", changes={"train.learning_rate_factor": 1.5})
+    plain = Variant(id="A.h1", group="A", title="", changes={"model.n_heads": 1})
+    told = trust.tuning([tuned, plain], planned)
+    assert "base's is 0.3: baseline.x (1.5)" in told
+    assert "A.h1" not in told
+    assert trust.tuning([plain], planned) == ""

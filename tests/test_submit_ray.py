@@ -297,41 +297,53 @@ def states(study: Path) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_study_on_a_disk_of_its_own_is_done_through_a_store_cancelled_and_handed_in_again(
-    cluster: Nodes, disks: list[Path], corpus: Prepared, tmp_path: Path
+    cluster: Nodes,
+    disks: list[Path],
+    corpus: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # A path that leads each process to the place where it was started stands for a disk that is not shared.
-    here, study, data = Path("/proc/self/cwd"), tmp_path / "study", Path("/proc/self/cwd/data")
+    here, study, budget = Path("/proc/self/cwd"), tmp_path / "study", 300
     shutil.copytree(corpus.directory.parent.parent, tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ABLATE_DATA", str(here / "data"))
+    words = request(here / "study", cluster, budget, "--storage", f"file://{tmp_path}/store")
 
-    def at_work() -> list[Path]:
-        lists = (tmp_path / "store" / "runs").glob("*/list.json")
-        return [path for path in lists if json.loads(path.read_bytes())["attempt"] > 0]
+    def begun() -> bool:
+        lists = list((tmp_path / "store" / "runs").glob("*/list.json"))
+        return len(lists) == 2 and all(json.loads(path.read_bytes())["attempt"] > 0 for path in lists)
 
-    words = request(here / "study", cluster, LONG, "--storage", f"file://{tmp_path}/store")
-
-    follower = Command(*words, corpus=corpus, cwd=tmp_path, ABLATE_DATA=str(data))
-    JobServer(cluster.job_server)  # imports Ray meanwhile
-    wait_for(lambda: len(at_work()) == 2 or follower.process.poll() is not None, "somebody at each run")
-    assert ablate(["cancel", str(study)]) == 0
-    code, output = follower.end()
-    assert code == 1, output
+    # Cancelled while it is at work and nobody follows: what was saved comes home.
+    assert ablate([*words, "--no-follow"]) == 0
+    wait_for(begun, "somebody at each run")
     runs = {run.variant: run.directory for run in Study.load(study).runs}
+    assert {run.status().state for run in runs.values()} == {"planned"}
+    assert ablate(["cancel", str(study)]) == 0
     left = {variant: run.status() for variant, run in runs.items()}
-    assert {status.state for status in left.values()} <= {"stopped", "done"}, output  # done: on a machine that is quick
-    assert {variant: step_of(run)[1] for variant, run in runs.items()} == {name: at.step for name, at in left.items()}
+    assert {status.state for status in left.values()} <= {"stopped", "done"}  # done: on a machine that is quick
+    assert all(step_of(run) == (1, left[variant].step) for variant, run in runs.items())
 
-    code, output = Command(*words, corpus=corpus, cwd=tmp_path, ABLATE_DATA=str(data)).end()
-    assert code == 0, output
+    # The same words: gone on with to the end, followed, the same bits as without any cluster.
+    capsys.readouterr()
+    assert ablate(words) == 0, capsys.readouterr()
+    assert f"Ray job {submissions(study)[1].token}: succeeded" in capsys.readouterr().out
     for variant, run in runs.items():
         ended = [claim.ended for claim in attempts.claims(run)]
         assert ended == (["stopped", "done"] if left[variant].state == "stopped" else ["done"])
-    (local,) = small_study(tmp_path / "local", corpus, ROWS[:1], LONG, PACE).runs
+    (local,) = small_study(tmp_path / "local", corpus, ROWS[:1], budget).runs
     execute(local.directory)
     assert bits(runs["base"]) == bits(local.directory)
     assert (study / "report" / "index.html").is_file()
     assert states(study) == {"ended": 2}
     for disk in disks:
         assert not [path for path in disk.rglob("*") if path.name in ("study.json", "config.json", "status.json")]
+
+    # Nothing is left to do, and the store is not asked.
+    shutil.rmtree(tmp_path / "store")
+    assert ablate(words) == 0
+    assert "nothing is missing, nothing is run" in capsys.readouterr().out
 
 
 @pytest.mark.slow

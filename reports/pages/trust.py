@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from reports.claims.verdicts import FLOOR, gap_in_scale
 from reports.formats import counted, fixed, listed
 from reports.records.machines import machine
 from reports.records.paper import Paper
-from reports.records.study import BASE, Study, at
+from reports.records.study import BASE, Study, Variant, at
 from reports.statistics.measures import bleu_on_test, measure
 from reports.statistics.significance import what_seeds_allow
 from reports.tables.table3 import changes_budget
+
+_RATE = "train.learning_rate_factor"
 
 
 def trust(study: Study, paper: Paper) -> list[str]:
@@ -23,6 +27,7 @@ def trust(study: Study, paper: Paper) -> list[str]:
             f"Base itself hardly translates ({fixed(base.mean, 1)} BLEU): differences between rows say little."
         )
     points += [_seeds(study), _scale(study, paper), _hardware(study)]
+    points.append(tuning(study.variants, study.planned_base))
     if any(changes_budget(variant) for variant in study.variants):
         points.append("Rows with another budget than base are not compared at equal cost; the table marks them.")
     if len(study.finished) < len(study.trained):
@@ -49,6 +54,19 @@ def _scale(study: Study, paper: Paper) -> str:
         f"Scale: {gap} Levels of BLEU and perplexity do not compare with the paper's ({paper.test}, BLEU "
         f"{paper.bleu_protocol}; here sacreBLEU 13a and another vocabulary); only differences to base may be set side "
         "by side, and what holds at this scale need not hold at the paper's."
+    )
+
+
+def tuning(variants: Sequence[Variant], base: Mapping[str, Any]) -> str:
+    """Whose learning rates were chosen for them, beside that of `base` by dotted key; empty where all have base's."""
+    own = {variant.id: variant.changes[_RATE] for variant in variants if _RATE in variant.changes}
+    if not own:
+        return ""
+    told = listed([f"{name} ({value:g})" for name, value in own.items()])
+    return (
+        f"Learning rates: some rows have a factor of the schedule of their own, base's is {base.get(_RATE, 1.0):g}: "
+        f"{told}. Whether base has the one that suits it best is not known from this study, so such a row may be nearer "
+        "its best than base is."
     )
 
 
