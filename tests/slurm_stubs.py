@@ -17,7 +17,7 @@ job=$((100 + $(wc -l < "$STUB/jobs")))
 get() { sed -n "s/^#SBATCH --$1=//p" "$script"; }
 echo "$job $(get array | sed 's/%.*//') $(get comment) $(get job-name)" >> "$STUB/jobs"
 case $mode in
-hang) exec sleep 600 ;;
+hang) while kill -0 $PPID 2> "$STUB/hang"; do sleep 0.1; done; exit 1 ;;  # its caller's output is held no longer
 garbage) echo "Submitted, have fun"; exit 0 ;;
 once) echo refuse > "$STUB/sbatch" ;;
 esac
@@ -32,7 +32,10 @@ while read -r job array comment name; do
     state=$(cat "$STUB/state.$job" 2>/dev/null || echo PENDING)
     [ "$state" = forgotten ] && continue
     [ "$last" = -1 ] && echo "$job|N/A|$state|None|$array|$comment $name"
-    for index in $(seq 0 "$last"); do echo "$job|$index|$state|Priority|$comment|$name"; done
+    for index in $(seq 0 "$last"); do
+        own=$(cat "$STUB/state.$job.$index" 2>/dev/null || echo "$state")
+        echo "$job|$index|$own|Priority|$comment|$name"
+    done
 done < "$STUB/jobs"
 """
 SACCT = r"""
@@ -51,9 +54,8 @@ exit 0
 """
 SCANCEL = r"""
 echo "$*" >> "$STUB/scancel.calls"
-[ -e "$STUB/foreign" ] || exit 0
-echo "scancel: error: Kill job error on job id $1: Access/permission denied" >&2
-exit 1
+[ -e "$STUB/foreign" ] && { echo "scancel: error: Kill job error on job id $1: Access/permission denied" >&2; exit 1; }
+for job; do echo CANCELLED > "$STUB/state.$job"; done
 """
 
 
@@ -84,6 +86,11 @@ class Stubs:
         """Take a command away."""
         (self._place / "bin" / command).unlink()
 
+    def take(self, job: str) -> None:
+        """One more job in the queue: number, array, comment, name."""
+        with (self._place / "jobs").open("a") as jobs:
+            jobs.write(f"{job}\n")
+
     def calls(self, command: str) -> list[str]:
         """What a command was asked, in order."""
         path = self._place / f"{command}.calls"
@@ -92,6 +99,16 @@ class Stubs:
     def jobs(self) -> list[str]:
         """The tickets of the jobs that sbatch took, accepted or not."""
         return [line.split()[2 if line.split()[1].startswith("0-") else 1] for line in self._lines()]
+
+    def tasks(self) -> dict[str, int]:
+        """How many tasks each job has, by its number."""
+        words = [line.split() for line in self._lines()]
+        return {job: int(array[2:]) + 1 if array.startswith("0-") else 1 for job, array, *_ in words}
+
+    def state(self, job: str) -> str:
+        """The state of a job, where it was told or cancelled."""
+        path = self._place / f"state.{job}"
+        return path.read_text().strip() if path.exists() else "PENDING"
 
     def _lines(self) -> list[str]:
         return (self._place / "jobs").read_text().splitlines()

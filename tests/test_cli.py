@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from sweep_driver import pretended_study
 
-from ablations.cli import run
+from ablations.cli import options, run
 from ablations.corpora import ROOT_VARIABLE
+from ablations.progress import Teller
 from ablations.single import translate_stream
 from repro.errors import CheckError
 from repro.runs import attempts
@@ -204,6 +205,11 @@ def test_status_prints_one_document_or_a_table(tmp_path: Path, capfd: pytest.Cap
     told = capfd.readouterr().out
     assert "2 planned" in told
     assert "A.h1" in told
+
+
+def test_a_path_is_told_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    Teller(options.console()).say("studies/a:b:[red]c")
+    assert capfd.readouterr().out == "studies/a:b:[red]c\n"
 
 
 def test_the_corpora_are_listed(capfd: pytest.CaptureFixture[str]) -> None:

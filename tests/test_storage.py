@@ -100,7 +100,7 @@ def test_a_run_that_travelled_is_stopped_on_one_node_ends_on_another_and_is_the_
     monkeypatch.setattr(worker.nodes, "this_node", lambda: "")  # there is no Ray around
     with home(url, study, stop=stop) as place:
         watcher = threading.Thread(
-            target=lambda: (wait_for(lambda: list(run.directory.metrics()), "news of the run"), stop.set())
+            target=lambda: (wait_for(lambda: list((tmp_path / "node").rglob("metrics.jsonl")), "a step"), stop.set())
         )
         watcher.start()
         told = worker.work(order(place, study))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slurm_stub
+from slurm_stubs import Stubs
 from small_corpus import small_corpus
 from small_study import ROOT, settings, wait_for
 
@@ -31,8 +30,8 @@ class Cluster:
 
     def __init__(self, path: Path, text: Path) -> None:
         self.path, self.study, self._text = path, path / "study", text
-        self.state = path / "slurm"
-        slurm_stub.install(self.state)
+        (path / "slurm").mkdir()
+        self.slurm = Stubs(path / "slurm")
         self.site = path / "site.yaml"
         self.site.write_text("partition: main\nanswer_seconds: 1\n")
 
@@ -52,25 +51,9 @@ class Cluster:
             text=True,
         )
 
-    def jobs(self) -> dict[str, Any]:
-        """What SLURM has, by number."""
-        with slurm_stub.jobs(self.state) as known:
-            return dict(known)
-
     def tasks(self) -> dict[str, int]:
-        """How many tasks each job has."""
-        return {number: len(job["tasks"]) for number, job in self.jobs().items()}
-
-    def set(self, state: str) -> None:
-        """Let SLURM say `state` of all tasks."""
-        with slurm_stub.jobs(self.state) as known:
-            for job in known.values():
-                job["tasks"] = dict.fromkeys(job["tasks"], state)
-
-    def trouble(self, name: str) -> Path:
-        file = self.state / name
-        file.touch()
-        return file
+        """How many tasks each job in SLURM has, by its number."""
+        return self.slurm.tasks()
 
     def lists(self) -> list[list[str]]:
         """The rows of each submission's list."""
@@ -88,8 +71,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def cluster(tmp_path: Path, prepared: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(tmp_path, prepared[0])
     monkeypatch.setenv("ABLATE_DATA", str(prepared[1]))
-    monkeypatch.setenv("STUB_SLURM", str(found.state))
-    monkeypatch.setenv("PATH", f"{found.state / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for name, value in found.slurm.environment.items():
+        monkeypatch.setenv(name, value)
     for name in ("MLFLOW_TRACKING_URI", "ABLATE_SITE"):
         monkeypatch.delenv(name, raising=False)
     return found
@@ -134,7 +117,8 @@ def test_the_same_command_again_submits_nothing_and_more_rows_only_those(cluster
 
     # What ended without an outcome is submitted anew, what is done is not.
     finish(cluster.study, "base")
-    cluster.set("TIMEOUT")
+    for job in ("100", "101"):
+        cluster.slurm.say(f"state.{job}", "TIMEOUT")
     assert run(cluster.command("base,A.h1,C.ff-half")) == 0
     assert cluster.tasks()["102"] == 2
     assert sorted(cluster.lists())[-1] == ["base", "A.h1"]
@@ -150,23 +134,23 @@ def test_two_commands_at_the_same_moment_make_one_set_of_jobs(cluster: Cluster) 
 
 
 def test_a_job_that_was_taken_without_an_answer_is_adopted(cluster: Cluster, said: Said) -> None:
-    hang = cluster.trouble("hang")
+    cluster.slurm.say("sbatch", "hang")
     assert run(cluster.command("base")) == 0
     assert cluster.tasks() == {"100": 1}
     assert "took the job" in said()
-    hang.unlink()
+    cluster.slurm.say("sbatch", "take")
     assert run(cluster.command("base")) == 0
     assert cluster.tasks() == {"100": 1}
 
 
 def test_a_submission_killed_while_sbatch_hangs_is_completed_by_the_same_command(cluster: Cluster, said: Said) -> None:
-    hang = cluster.trouble("hang")
+    cluster.slurm.say("sbatch", "hang")
     cluster.site.write_text("answer_seconds: 100\n")
     process = cluster.start("base,A.h1")
-    wait_for(cluster.jobs, "a job")
+    wait_for(cluster.tasks, "a job")
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    hang.unlink()
+    cluster.slurm.say("sbatch", "take")
     assert run(cluster.command("base,A.h1")) == 0
     assert "was cut short" in said()
     assert cluster.tasks() == {"100": 2}
@@ -174,13 +158,13 @@ def test_a_submission_killed_while_sbatch_hangs_is_completed_by_the_same_command
 
 
 def test_what_sbatch_refuses_is_one_line_and_leaves_nothing_behind(cluster: Cluster, said: Said) -> None:
-    refuse = cluster.trouble("refuse")
+    cluster.slurm.say("sbatch", "refuse")
     assert run(cluster.command("base")) == 3
     told = said().strip().splitlines()[-1]
     assert told.startswith("ablate: ")
-    assert "invalid partition" in told
+    assert "Invalid account" in told
     assert submissions(cluster.study) == []
-    refuse.unlink()
+    cluster.slurm.say("sbatch", "take")
     assert run(cluster.command("base")) == 0
     assert cluster.tasks() == {"100": 1}
 
@@ -188,7 +172,6 @@ def test_what_sbatch_refuses_is_one_line_and_leaves_nothing_behind(cluster: Clus
 def test_nothing_left_means_no_job_and_no_slurm_is_needed(
     cluster: Cluster, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.rmtree(cluster.state / "bin")
     monkeypatch.setenv("PATH", str(cluster.path))  # a SLURM may be installed here
     assert run(cluster.command("base")) == 3
     assert "sbatch: there is no such command here" in said()
@@ -200,12 +183,10 @@ def test_nothing_left_means_no_job_and_no_slurm_is_needed(
 
 def test_cancel_ends_the_studys_jobs_alone_and_the_same_command_queues_them_again(cluster: Cluster, said: Said) -> None:
     assert run(cluster.command("base")) == 0
-    with slurm_stub.jobs(cluster.state) as known:
-        known["900"] = {"name": "mine", "comment": "mine", "tasks": {"": "RUNNING"}}
+    cluster.slurm.take("900 N/A mine mine")
     assert run(["cancel", str(cluster.study)]) == 0
     assert "cancelled 100" in said()
-    states = {number: set(job["tasks"].values()) for number, job in cluster.jobs().items()}
-    assert states == {"100": {"CANCELLED"}, "900": {"RUNNING"}}
+    assert {job: cluster.slurm.state(job) for job in cluster.tasks()} == {"100": "CANCELLED", "900": "PENDING"}
     assert run(["cancel", str(cluster.study)]) == 0
     assert "nothing of it is queued" in said()
     assert run(cluster.command("base")) == 0
@@ -214,13 +195,12 @@ def test_cancel_ends_the_studys_jobs_alone_and_the_same_command_queues_them_agai
     for frozen in submissions(cluster.study):
         (cluster.study / "jobs" / f"{frozen.token}.work.json").write_text("{")
     assert run(["cancel", str(cluster.study)]) == 0
-    assert set(cluster.jobs()["102"]["tasks"].values()) == {"CANCELLED"}
+    assert cluster.slurm.state("102") == "CANCELLED"
 
 
 def test_status_tells_where_runs_stand_in_the_queue_and_that_slurm_is_away(cluster: Cluster, said: Said) -> None:
     assert run(cluster.command("base,A.h1")) == 0
-    with slurm_stub.jobs(cluster.state) as known:
-        known["100"]["tasks"]["1"] = "NODE_FAIL"
+    cluster.slurm.say("state.100.1", "NODE_FAIL")
     said()
     assert run(["status", str(cluster.study), "--json"]) == 0
     document = json.loads(said())
@@ -233,7 +213,7 @@ def test_status_tells_where_runs_stand_in_the_queue_and_that_slurm_is_away(clust
     assert "waiting (job 100, Priority)" in table
     assert "failed (job 100, NODE_FAIL)" in table
 
-    cluster.trouble("away")
+    cluster.slurm.say("squeue.down", "")
     assert run(["status", str(cluster.study)]) == 0
     assert "warning: squeue" in said()
     # What may be queued is not submitted again, what cannot be asked is not guessed.
@@ -241,18 +221,19 @@ def test_status_tells_where_runs_stand_in_the_queue_and_that_slurm_is_away(clust
     for more in ((), ("--dry-run",)):
         assert run(cluster.command("base", *more)) == 3
         assert "cannot be asked for jobs that were submitted before (squeue" in said()
-    assert len(cluster.jobs()) == 1
+    assert len(cluster.tasks()) == 1
 
 
 def test_a_dry_run_prints_the_script_and_writes_nothing(cluster: Cluster, said: Said) -> None:
-    before = sorted(cluster.path.rglob("*"))
+    before = sorted(cluster.path.iterdir())
     assert run(cluster.command("base,A.h1", "--at-once", "1", "--dry-run")) == 0
     script = said()
-    assert sorted(cluster.path.rglob("*")) == before
+    assert sorted(cluster.path.iterdir()) == before
+    assert cluster.slurm.calls("sbatch") == []
     assert "#SBATCH --array=0-1%1" in script
     assert "#SBATCH --partition=main" in script
     assert f"{cluster.study}/code/" in script
-    assert cluster.jobs() == {}
+    assert cluster.tasks() == {}
 
 
 def test_a_dry_run_prints_what_would_be_submitted_beside_what_is_queued(cluster: Cluster, said: Said) -> None:
@@ -276,15 +257,15 @@ def test_memory_that_the_site_gives_is_checked_before_anything_is_queued(cluster
     cluster.site.write_text("memory: 20M\n")
     assert run(cluster.command("base")) == 3
     assert "the 20M of a node that the site file asks for" in said()
-    assert cluster.jobs() == {}
+    assert cluster.tasks() == {}
 
 
 def test_a_run_that_somebody_works_on_is_not_submitted(cluster: Cluster, said: Said) -> None:
     from repro.runs import attempts
 
-    cluster.trouble("refuse")
+    cluster.slurm.say("sbatch", "refuse")
     assert run(cluster.command("base,A.h1")) == 3
-    (cluster.state / "refuse").unlink()
+    cluster.slurm.say("sbatch", "take")
     base = next(run for run in Study.load(cluster.study).runs if run.variant == "base")
     held = attempts.claim(base.directory)
     assert held is not None

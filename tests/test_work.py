@@ -105,9 +105,10 @@ def test_any_number_of_signals_let_a_run_save_and_the_task_go_on_with_the_same_b
 def test_a_task_that_starts_again_takes_its_run_from_a_node_that_it_cannot_ask(
     tmp_path: Path, corpus: Prepared, tasks: list[Work]
 ) -> None:
-    study = small_study(tmp_path / "s", corpus, OTHER_LEFT)
+    study = small_study(tmp_path / "s", corpus, [*OTHER_LEFT, "C.ff-half"])
     run = study.runs[0].directory
     frozen(study)
+    shutil.rmtree(study.runs[2].path)  # no trouble of the others
     place = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "71"}
     by = {"submission": "t0", "task": "0", "slurm": "70_0", "restart": "0", "step": "0"}
     held = attempts.claim(run, by=by)
@@ -121,6 +122,10 @@ def test_a_task_that_starts_again_takes_its_run_from_a_node_that_it_cannot_ask(
     assert code == 0, output
     assert claims(run) == [(1, "stopped"), (2, "done")]
     assert attempts.claims(run)[0].buried
+    tasks.append(Work(study.path, "--submission", "t0", "--task", "2", **place))
+    code, output = tasks[-1].end()
+    assert code == 3
+    assert output.strip() == f"ablate: {study.runs[2].path}: no run directory (no config.json)"
 
 
 def held_elsewhere(run: RunDirectory, *, beats: bool, **by: str) -> attempts.Attempt:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -113,9 +114,17 @@ class Frozen:
         """Remove it: it never came to a queue."""
         _path(self.study, self.token).unlink(missing_ok=True)
 
+    def run(self, number: int) -> StudyRun:
+        """The run at place `number` of the list. Raises CheckError when its directory is gone or damaged."""
+        return _run(self.study / self.runs[number])
+
     def listed(self) -> list[StudyRun]:
-        """The runs in the list's order. Raises CheckError for a directory that is gone or damaged."""
-        return [_run(self.study / place) for place in self.runs]
+        """The runs in the list's order, without those whose directories are gone or damaged: these fail alone."""
+        found = []
+        for number in range(len(self.runs)):
+            with suppress(CheckError):
+                found.append(self.run(number))
+        return found
 
 
 def submissions(study: Path) -> list[Frozen]:

@@ -22,7 +22,9 @@ def on_ray(frozen: Frozen, address: str, by: Mapping[str, str], teller: Teller) 
     neither MLflow nor a report: these are made where it was submitted.
     """
     study, options, runs = Study.load(frozen.study), frozen.options, frozen.listed()
-    storage = storage_of(frozen)
+    storage, missing = storage_of(frozen), len(frozen.runs) - len(runs)
+    if missing:
+        teller.say(f"{missing} of {len(frozen.runs)} run directories of the list are gone or damaged, and left out")
     for run in runs:
         holders.bury_dead(run.directory, frozen.study, by)
     resources = Resources(
@@ -47,4 +49,4 @@ def on_ray(frozen: Frozen, address: str, by: Mapping[str, str], teller: Teller) 
         if storage is None:
             write_report(study, teller)
     code = sum_up(study, outcome, frozen.command or "submit again", teller, pages=storage is None)
-    return None if outcome.interrupted and outcome.unfinished else code
+    return None if outcome.interrupted and outcome.unfinished else code or int(missing > 0)

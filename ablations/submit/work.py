@@ -79,7 +79,7 @@ def work(study: Path, submission: str | None, task: int, address: str | None, te
             code = None if wish.asked() else on_ray(frozen, address, by, teller)
             return GO_ON if code is None or (code and wish.asked()) else code
         if to_join():
-            return _joined(frozen, frozen.listed()[task], by, wish, teller)
+            return _joined(frozen, frozen.run(task), by, wish, teller)
         return _alone(frozen, task, by, wish, teller)
 
 
@@ -101,11 +101,12 @@ def _whole(study: Path) -> Frozen:
 
 def _alone(frozen: Frozen, task: int, by: Mapping[str, str], wish: Wish, teller: Teller) -> int:
     """Do the run of this task or, when there is nothing to do about it, the next in the list that is free."""
-    runs = frozen.listed()
-    for run in runs[task:] + runs[:task]:
+    own, runs = frozen.run(task), frozen.listed()
+    first = next(place for place, run in enumerate(runs) if run.path == own.path)
+    for run in runs[first:] + runs[:first]:
         if wish.asked():
             return GO_ON
-        if _left(run, runs[task]) and holders.is_free(run.directory, frozen.study, by, wish.asked):
+        if _left(run, own) and holders.is_free(run.directory, frozen.study, by, wish.asked):
             code = _do(frozen, run, by, wish, teller)
             if code is not None:
                 return code
@@ -134,7 +135,7 @@ def _do(frozen: Frozen, run: StudyRun, by: Mapping[str, str], wish: Wish, teller
 def _left(run: StudyRun, own: StudyRun) -> bool:
     """Whether something is to be done about `run`: a failed run is tried again by the task whose own it is."""
     found = look(run)
-    return not found.finished and (run is own or found.status.state != "failed")
+    return not found.finished and (run.path == own.path or found.status.state != "failed")
 
 
 def _joined(frozen: Frozen, run: StudyRun, by: Mapping[str, str], wish: Wish, teller: Teller) -> int:

@@ -65,8 +65,8 @@ def tuning(variants: Sequence[Variant], base: Mapping[str, Any]) -> str:
     told = listed([f"{name} ({value:g})" for name, value in own.items()])
     return (
         f"Learning rates: some rows have a factor of the schedule of their own, base's is {base.get(_RATE, 1.0):g}: "
-        f"{told}. Whether base has the one that suits it best is not known from this study, so such a row may be nearer "
-        "its best than base is."
+        f"{told}. Whether base has the one that suits it best is not known from this study, so such a row may be "
+        "nearer its best than base is."
     )
 
 
