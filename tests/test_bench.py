@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -93,12 +94,15 @@ def test_shares_and_parts_add_up() -> None:
     assert all(parts[part] > 0 for part in PARTS)
 
 
-def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_one_document_and_keeps_to_one_core_no_longer_than_it_measures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
-    monkeypatch.setattr("repro.bench.clock.pin", lambda: None)
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     assert run(["bench", "train", "--shape", "tiny", "--system", "ours,torch", "--rounds", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [shape["shape"] for shape in told["shapes"]] == ["tiny"]
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == (cores, threads)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,7 +74,7 @@ def train(
     Same batches, in turn, in one thread on a CPU; in bfloat16 on a GPU. Marian is timed where the extra `bench` is
     installed.
     """
-    from repro.bench.clock import pin
+    from repro.bench.clock import pinned
     from repro.bench.shapes import SHAPES
     from repro.bench.systems import available
     from repro.bench.train import measure
@@ -85,12 +86,10 @@ def train(
             raise UsageError(f"no shape is called {name!r}", where="--shape", fix="choose from " + ", ".join(SHAPES))
     systems = _names(system) or available()
     device = choose_device()
-    if device.type == "cpu":
-        pin()
     documents = []
     console = options.console()
     for name in shapes:
-        with console.status(name) as status:
+        with console.status(name) as status, pinned() if device.type == "cpu" else nullcontext():
             tell = status.update if console.is_terminal and not as_json else (lambda _: None)
             documents.append(measure(SHAPES[name], systems, device, rounds=rounds, tell=tell))
         if not as_json:

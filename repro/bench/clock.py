@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -27,8 +29,17 @@ class Clock:
         return time.process_time()
 
 
-def pin() -> None:
-    """Keep this process on one core and in one thread, where the system allows it."""
+@contextmanager
+def pinned() -> Iterator[None]:
+    """While inside, this process keeps to one core, where the system allows it, and to one thread."""
+    threads = torch.get_num_threads()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    try:
+        if cores:
+            os.sched_setaffinity(0, {max(cores)})
+        yield
+    finally:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        torch.set_num_threads(threads)

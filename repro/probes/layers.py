@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from repro.bench.clock import pinned
 from repro.config import TransformerConfig
 from repro.models.attention import SelfAttention, attend
 from repro.models.convs2s import Convolution
@@ -200,12 +201,14 @@ def measure(
     device = device or torch.device("cpu")
     todo = points(device, lengths, widths, tokens)
     seconds: dict[int, dict[bool, list[float]]] = {number: {False: [], True: []} for number in range(len(todo))}
-    for round_ in range(rounds + 1):  # the first one only warms up
-        for number, point in enumerate(todo):
-            for backward in (False, True):
-                taken = _timed(point.run, backward, device)
-                if round_:
-                    seconds[number][backward].append(taken)
+    with pinned():
+        threads = torch.get_num_threads()
+        for round_ in range(rounds + 1):  # the first one only warms up
+            for number, point in enumerate(todo):
+                for backward in (False, True):
+                    taken = _timed(point.run, backward, device)
+                    if round_:
+                        seconds[number][backward].append(taken)
     found = [
         {
             "layer": point.kind,
@@ -223,7 +226,7 @@ def measure(
         "schema": 1,
         "probe": PROBE,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model() or "a CPU",
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "tokens": tokens,
         "rounds": rounds,
         "lengths": list(lengths),
