@@ -310,11 +310,11 @@ def test_runs_begin_while_a_server_still_owes_its_first_answer(tmp_path: Path, m
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3600")
         begun = threading.Event()
 
-        def conduct() -> None:
+        def begin() -> None:
             with conduct.tracked(Study.load(study.path), Teller(Console(file=io.StringIO()))):
                 begun.set()
 
-        threading.Thread(target=conduct, daemon=True).start()
+        threading.Thread(target=begin, daemon=True).start()
         assert begun.wait(120)
 
 
