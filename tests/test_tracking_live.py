@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 from tracking_study import MadeStudy, empty_database, everything, rows, shape, tracked
 
+from ablations import conduct
 from ablations.progress import Teller
 from ablations.study import Study
 from ablations.tracking import open_tracking
