@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ray_nodes import PATIENCE
 from small_study import ROOT
@@ -17,13 +15,6 @@ from ablations.study import PLAN, Study
 from repro.data.prepared import Prepared
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory
-
-
-def wait_for(what: Callable[[], Any], told: str) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < ends, f"waited in vain: {told}"
-        time.sleep(0.1)
 
 
 class Command:

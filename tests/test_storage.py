@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray_commands import Command, at_work, wait_for
+from ray_commands import Command, at_work
 from ray_nodes import Nodes
 from rich.console import Console
 from small_corpus import small_corpus
-from small_study import bits, frozen, settings, small_study
+from small_study import bits, frozen, settings, small_study, wait_for
 
 from ablations import worker
 from ablations.cli import run as ablate

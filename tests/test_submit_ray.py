@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_commands import Command, at_work, wait_for
+from ray_commands import Command, at_work
 from ray_nodes import Nodes
 from small_corpus import small_corpus
-from small_study import bits, frozen, settings, small_study
+from small_study import bits, frozen, settings, small_study, wait_for
 
 from ablations.cli import run as ablate
 from ablations.storage.away import SCRATCH, step_of
