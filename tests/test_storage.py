@@ -363,7 +363,7 @@ def test_a_head_that_cannot_use_the_store_says_so_in_one_line(
 def test_two_nodes_that_share_nothing_but_the_store_do_a_study_and_one_of_them_dies(
     url: str, corpus: Prepared, tmp_path: Path
 ) -> None:
-    budget, pace = 1000, "train.evaluate_every=500"
+    budget, pace = 6000, "train.evaluate_every=3000"  # long enough that news of a run come while it lasts
     places = {name: tmp_path / name for name in ("driver", "head", "other")}
     for name, place in places.items():
         place.mkdir()
