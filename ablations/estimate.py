@@ -165,9 +165,7 @@ def _by_weight(study: Study, looks: Sequence[Look], known: Mapping[str, float]) 
 
 def _weight(study: Study, found: Look) -> float:
     """The planned training FLOPs of a run, from the scale's declared statistics; 0 where they cannot be told."""
-    from ablations.planning import Device, Text, cost_of
-    from ablations.selection import Row
-    from ablations.tables import Variant, same
+    from ablations.planning import Device, Text, planned_work
 
     scale = SCALES.get(study.scale)
     try:
@@ -176,11 +174,10 @@ def _weight(study: Study, found: Look) -> float:
         return 0.0
     if scale is None:
         return 0.0
-    variant = Variant(id=config.variant, group="", title="", apply=same)
-    row = Row(variant=variant, config=config, changes={}, same_as=None)
     device = Device(name="", flops=None, share=1.0, sustained=None, basis="")
     text = Text.declared(scale.statistics, config.train.batch_tokens)
-    return cost_of(row, config.data.vocabulary_size, text, device).train_flops or 0.0
+    _, flops = planned_work(config, config.data.vocabulary_size, text, device)
+    return flops or 0.0
 
 
 def _wall(seconds: Sequence[float], running: Sequence[bool], at_once: int) -> float:

@@ -152,9 +152,7 @@ class Cost:
 def cost_of(row: Row, vocabulary_size: int, text: Text, device: Device, jobs: Jobs = Jobs()) -> Cost:  # noqa: B008
     """The cost of one run of `row`: its time is that on one device, its memory that of each."""
     config = row.config
-    flops = train_flops(config.model, vocabulary_size, text.lengths).total / text.batches
-    steps = _steps(config, flops, text, device)
-    total = None if steps is None else steps * flops
+    steps, total = planned_work(config, vocabulary_size, text, device)
     seconds = device.seconds(total)
     memory = memory_bytes(config.model, vocabulary_size, jobs.share(config.train), on=device.kind)
     paper = None if seconds is None or device.sustained is None else paper_method_flops(seconds, 1, device.sustained)
@@ -168,6 +166,16 @@ def cost_of(row: Row, vocabulary_size: int, text: Text, device: Device, jobs: Jo
         seconds=seconds,
         paper_method_flops=paper,
     )
+
+
+def planned_work(
+    config: RunConfig, vocabulary_size: int, text: Text, device: Device
+) -> tuple[int | None, float | None]:
+    """Updates of one run and their FLOPs, by arithmetic alone; None where the budget is one of seconds and the device's
+    speed is not known."""
+    flops = train_flops(config.model, vocabulary_size, text.lengths).total / text.batches
+    steps = _steps(config, flops, text, device)
+    return steps, None if steps is None else steps * flops
 
 
 def _steps(config: RunConfig, flops: float, text: Text, device: Device) -> int | None:

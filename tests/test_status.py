@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -207,6 +209,19 @@ def test_rows_that_have_not_begun_are_reckoned_by_their_planned_flops(tmp_path: 
     alone = study_of(tmp_path / "more", ["base", "C.layers-third"])
     finish(alone.runs[0], train_seconds=90.0, other_seconds=10.0)
     assert 100 / 3 < left(alone).seconds < 100
+
+
+def test_status_and_its_estimate_import_nothing_heavy(tmp_path: Path) -> None:
+    study = study_of(tmp_path, ["base", "C.ff-double"])
+    finish(study.runs[0])
+    program = (
+        "import sys; from ablations.cli import run; code = run(sys.argv[1:]); "
+        "print(code, [name for name in ('torch', 'ray', 'mlflow', 'pandas') if name in sys.modules], file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", program, "status", str(study.path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr == "0 []\n"
+    assert "1 run left" in done.stdout
 
 
 def test_a_study_of_which_nothing_has_begun_has_no_hours(tmp_path: Path) -> None:
