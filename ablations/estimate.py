@@ -80,6 +80,16 @@ def estimate(study: Study, looks: Sequence[Look]) -> Estimate:
     return Estimate(runs=len(left), seconds=math.fsum(known), at_once=at_once, wall_seconds=wall, basis=whole.basis)
 
 
+def seconds_by_row(study: Study, looks: Sequence[Look]) -> Mapping[str, float]:
+    """Seconds of a whole run of every row, as the runs of `study` that stand as `looks` tell; rows of which nothing
+    tells are left out.
+    """
+    own = list({found.run.path: found for found in looks if found.run.same_as is None}.values())
+    whole = _Whole.of(study, own)
+    found = {look.run.variant: whole.seconds(look.run.variant) for look in own}
+    return {variant: seconds for variant, seconds in found.items() if seconds is not None}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Whole:
     """Seconds of whole runs, from the first step to the result."""

@@ -94,8 +94,7 @@ class Trained:
         config = run.config()
         weights_file = run.checkpoints / FINAL
         if not weights_file.exists():
-            what = f"has no trained weights, it is {run.status().state}"
-            raise CheckError(what, where=str(path), fix="finish it first")
+            raise _no_weights(run)
 
         import torch
 
@@ -116,6 +115,14 @@ class Trained:
                 parameter.copy_(weights[name])
         model.eval()
         return Trained(config=config, model=model, prepared=prepared, device=device)
+
+
+def _no_weights(run: RunDirectory) -> CheckError:
+    state = run.status().state
+    if state == "done":
+        what = "is done, but its weights are not here: a published or pulled record has none"
+        return CheckError(what, where=str(run.path), fix="train it again, with `ablate train` or in another study")
+    return CheckError(f"has no trained weights, it is {state}", where=str(run.path), fix="finish it first")
 
 
 def evaluate_here(path: Path, split: str, data_directory: Path | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ __all__ += ["default_path", "study_path"]
 
 STUDIES = Path("studies")
 """Where studies live unless a command says otherwise, relative to the working directory."""
+
+ARCHIVE = "records.tar.xz"
+"""The records of a published study, see `ablations.published`."""
 
 _SCHEMA = 1
 _SHAPE: Shape = {
@@ -185,6 +189,9 @@ def study_path(name: str) -> Path:
     for path in (Path(name), STUDIES / name):
         if (path / PLAN).is_file():
             return path
+        if (path / ARCHIVE).is_file():
+            fix = f"make a study of it: ablate unpack {shlex.quote(str(path))} STUDY"
+            raise CheckError("a published study, without run directories", where=name, fix=fix)
     raise CheckError(
         "no study here", where=name, fix="name a directory made by `ablate run`, or a study under studies/"
     )

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 NARROW_BLANK = "\u202f"
 MINUS = "\u2212"
 DASH = "\u2013"
+_TINY = 1e-4
+"""Below this a number is told as a mantissa and a power of ten where digits count."""
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
@@ -54,6 +56,14 @@ def plain(value: object) -> str:
             return fixed(number, 0) if abs(number) >= 10_000 else str(int(number)).replace("-", MINUS)
         return scientific(number) if abs(number) >= 1e9 else f"{number:g}".replace("-", MINUS)
     return "none" if value is None else str(value)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with so many significant digits: 0.298, 12.5, 2.7×10⁻⁷."""
+    if value and abs(value) < _TINY:
+        mantissa, exp = f"{value:.{digits - 1}e}".split("e")
+        return f"{plain(float(mantissa))}×{power(int(exp))}"
+    return plain(float(f"{value:.{digits}g}"))
 
 
 def duration(seconds: float) -> str:

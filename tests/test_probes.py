@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,9 @@ from repro.data.pieces import BOS, EOS, Batch
 from repro.data.prepared import Prepared
 from repro.models.build import build_model
 from repro.models.transformer import Transformer
-from repro.probes import dependencies, longrange, maps, order, saturation, unmasked, watching, worked
-from repro.probes.exponents import power_law
-from repro.probes.layers import Restricted, crossing, measure
+from repro.probes import dependencies, extrapolation, longrange, maps, order, saturation, unmasked, watching, worked
+from repro.probes.exponents import power_law, slope
+from repro.probes.layers import Restricted, crossing, figures, measure
 
 VOCABULARY = 60
 
@@ -123,21 +125,51 @@ def test_sequential_operations_and_paths_are_those_of_table_1() -> None:
     assert dependencies.maximum_path(dependencies.dilated(3), 27) == 3
 
 
-def test_an_exponent_is_the_slope_with_the_interval_of_a_linear_regression() -> None:
-    sizes, costs = [2.0, 4.0, 8.0, 16.0, 32.0], [1.1, 4.3, 15.0, 66.0, 250.0]
-    found = power_law(sizes, costs)
-    line = stats.linregress([math.log(x) for x in sizes], [math.log(y) for y in costs])
-    half = stats.t.ppf(0.975, 3) * line.stderr
-    assert found.value == pytest.approx(line.slope)
-    assert (found.low, found.high) == pytest.approx((line.slope - half, line.slope + half), rel=1e-4)
-    with pytest.raises(ValueError, match="three"):
-        power_law([1.0, 2.0], [1.0, 2.0])
+def test_a_power_is_the_mean_slope_over_the_largest_sizes_with_the_interval_over_rounds() -> None:
+    sizes = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+    rounds = [
+        [9.0, 9.0, 15.0, 66.0, 250.0, 990.0],
+        [7.0, 2.0, 16.0, 60.0, 260.0, 1100.0],
+        [1.0, 5.0, 14.0, 61.0, 255.0, 1010.0],
+    ]
+    found = power_law(sizes, rounds)
+    largest = [math.log(x) for x in sizes[2:]]
+    slopes = [stats.linregress(largest, [math.log(y) for y in row[2:]]).slope for row in rounds]
+    interval = stats.t.interval(0.95, 2, loc=statistics.fmean(slopes), scale=stats.sem(slopes))
+    assert found.value == pytest.approx(statistics.fmean(slopes))
+    assert (found.low, found.high) == pytest.approx(interval, rel=1e-4)
+    with pytest.raises(ValueError, match="two"):
+        power_law(sizes, rounds[:1])
+    with pytest.raises(ValueError, match="two"):
+        power_law([1.0], [[1.0], [2.0]])
+
+
+def test_fixed_costs_hide_a_power_at_small_sizes_only() -> None:
+    sizes = [2.0**power for power in range(12)]
+    costs = [100.0 + size for size in sizes]
+    assert slope(sizes, costs) < 0.5
+    assert power_law(sizes, [costs, costs]).value > 0.8
 
 
 def test_a_crossing_lies_where_the_ratio_passes_one_for_good() -> None:
     assert crossing([16, 64, 256], [0.25, 0.5, 2.0]) == pytest.approx(128.0)
     assert crossing([16, 64], [0.2, 0.9]) is None
     assert crossing([16, 64], [1.2, 3.0]) == 16.0
+
+
+def test_the_length_from_which_recurrence_is_faster_is_told_in_widths() -> None:
+    """Attention takes n^2, recurrence 32 n at a width of 16: they meet at n = 32, in both regimes and rounds."""
+    seconds: dict[str, Callable[[int], float]] = {"self_attention": lambda n: n * n, "recurrent": lambda n: 32.0 * n}
+    points = [
+        {"layer": layer, "regime": regime, "n": n, "d": 16, "both": 9.0, "each": [cost(n), 2 * cost(n)]}
+        for layer, cost in seconds.items()
+        for regime in ("throughput", "latency")
+        for n in (8, 16, 64)
+    ]
+    bench = measure(lengths=(8, 16, 64), widths=(16, 32), tokens=64, rounds=2) | {"points": points}
+    found = figures([{"measured": bench}])
+    for regime in ("throughput", "latency"):
+        assert found[f"overtaken.{regime}"] == pytest.approx({"value": 2.0, "low": 2.0, "high": 2.0})
 
 
 def test_restricted_attention_is_attention_under_a_band() -> None:
@@ -159,12 +191,25 @@ def test_the_document_of_layers_makes_table_1() -> None:
     from reports.records.paper import load_paper
     from reports.tables.table1 import complexity_table
 
-    bench = measure(lengths=(8, 16, 32), widths=(16, 32, 64), tokens=64, rounds=1)
+    bench = measure(lengths=(8, 16, 32), widths=(16, 32, 64), tokens=64, rounds=2)
     table = complexity_table(bench, load_paper())
     rows = {row.id: row for group in table.groups for row in group.rows}
     assert len(rows) == 4
     assert all(isinstance(row.cells["measured.n"].value, float) for row in rows.values())
     assert bench["layers"][1]["sequential"] == {"8": 8, "16": 16, "32": 32}
+    assert bench["dilated"] == {
+        "sequential": {"8": 1, "16": 1, "32": 1},
+        "path": {str(n): math.ceil(math.log(n, 3)) for n in (8, 16, 32)},
+    }
+    assert "over the 4 largest sizes" in table.caption
+
+
+def test_the_time_of_a_size_in_a_study_of_layers_is_the_median_of_its_rounds() -> None:
+    bench = measure(lengths=(8, 16), widths=(16, 32), tokens=32, rounds=3)
+    for point in bench["points"]:
+        assert len(point["each"]) == 3
+        assert point["both"] == statistics.median(point["each"])
+        assert 0.0 < point["forward"] < max(point["each"])
 
 
 # Watching models
@@ -231,6 +276,27 @@ def test_heads_are_alike_from_none_to_all() -> None:
     assert maps.likenesses(torch.ones(1, 2, 2)) is None
 
 
+def test_a_head_that_looks_everywhere_alike_has_the_largest_entropy_with_and_without_a_mask() -> None:
+    everywhere = torch.full((2, 6, 6), 1 / 6)
+    behind = torch.ones(2, 6, 6).tril() / torch.arange(1, 7)[:, None]
+    for weights, causal in ((everywhere, False), (behind, True)):
+        for head in maps.figures_of(weights, causal=causal):
+            assert head["entropy"] == pytest.approx(1.0)
+            assert head["likeness"] == pytest.approx(1.0)
+    alone = torch.ones(1, 1, 1)
+    assert maps.figures_of(alone, causal=True) == [{"entropy": None, "distance": 0.0, "likeness": None}]
+
+
+def test_the_first_query_of_a_masked_layer_does_not_make_heads_alike() -> None:
+    """It has one key, so that all heads agree on it; on the other queries these two have nothing in common."""
+    first, second = torch.zeros(4, 4), torch.zeros(4, 4)
+    first[:, 0] = 1.0
+    second[range(4), range(4)] = 1.0
+    for head in maps.figures_of(torch.stack([first, second]), causal=True):
+        assert head["likeness"] == pytest.approx(0.0)
+        assert head["entropy"] == pytest.approx(0.0)
+
+
 # The causal mask
 
 
@@ -265,6 +331,50 @@ def test_the_mask_is_put_back_for_a_measure_only(corpus: Prepared) -> None:
     assert not found["causal_mask"]
     assert found["perplexity"] != found["perplexity_masked"]
     assert not any(layer.causal for layer in model.decoder)
+
+
+# What is claimed only of models that can do something
+
+
+def test_a_share_of_nothing_is_no_figure() -> None:
+    def result(without: float, base: float) -> dict[str, Any]:
+        rows = {"mask.off": {"bleu": without, "perplexity": 2.0}, "base": {"bleu": base, "perplexity": 8.0}}
+        return {"rows": rows}
+
+    found = unmasked.figures([result(5.0, 50.0), result(0.1, 1.2)])
+    assert found["bleu_share"] == {"values": [0.1]}
+    assert found["perplexity_ratio"] == {"values": [0.25, 0.25]}
+    none = unmasked.figures([result(0.1, 1.2)])["bleu_share"]
+    assert none["values"] == []
+    assert "less than 10 BLEU" in none["lacking"]
+    assert unmasked.figures([{"rows": {}}])["bleu_share"] == {"values": []}
+
+
+def test_longer_sentences_count_for_models_that_translate_the_trained_lengths() -> None:
+    def rows(base: tuple[float, float], learned: tuple[float, float]) -> dict[str, Any]:
+        groups = {
+            row: {"groups": [{"times": times, "bleu": bleu} for times, bleu in enumerate(levels, 1)]}
+            for row, levels in (("base", base), ("positions.learned", learned))
+        }
+        return {"rows": groups}
+
+    found = extrapolation.figures([rows((80.0, 60.0), (70.0, 7.0)), rows((2.0, 1.5), (70.0, 7.0))])
+    assert found["sinusoids_beyond_learned"]["values"] == [53.0]
+    assert found["kept_by_sinusoids"]["values"] == [0.75]
+    assert found["kept_by_learned"]["values"] == pytest.approx([0.1, 0.1])
+
+
+def test_agreement_can_be_lost_only_where_there_is_some() -> None:
+    def row(near: float, far: float) -> dict[str, Any]:
+        shares = dict.fromkeys(smoke.DISTANCES, far) | {smoke.DISTANCES[0]: near}
+        return {"agreement": {"agreement_by_distance": shares}, "bleu_by_length": [{"bleu": 1.0}, {"bleu": 1.0}]}
+
+    able, unable = row(0.9, 0.6), row(0.3, 0.0)
+    found = longrange.figures([{"rows": {"base": able, "baseline.lstm": able}}])
+    assert found["agreement_lost.base"]["values"] == pytest.approx([0.3])
+    found = longrange.figures([{"rows": {"base": unable, "baseline.lstm": able}}])
+    assert found["agreement_lost.base"]["values"] == []
+    assert "shortest distance" in found["lstm_agreement_beyond_base"]["lacking"]
 
 
 # Sentences

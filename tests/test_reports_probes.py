@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reports_study import full_study
 from small_corpus import configuration, small_corpus
 
 from ablations.probes.catalogue import LONGEST, PROBES, chosen
@@ -16,16 +18,20 @@ from ablations.scales import SCALES
 from ablations.selection import choose
 from ablations.single import Trained
 from reports.claims.mechanisms import Judged, judged, load_mechanisms
+from reports.formats import significant
 from reports.pages.mechanisms import render_weights, write_page
+from reports.pages.page import write_report
+from reports.probes import charts
 from reports.probes.maps import NO_EXPLANATION
 from reports.probes.pages import PAGES, pages_of
 from repro.config import TransformerConfig
 from repro.config.baselines import ConvS2SConfig, GnmtConfig, LstmAttentionConfig, LstmConfig
+from repro.data import smoke
 from repro.data.prepared import Prepared
 from repro.errors import CheckError
 from repro.files import write_json
 from repro.models.build import build_model
-from repro.probes import layers
+from repro.probes import layers, longrange
 
 TRANSFORMER = TransformerConfig(n_layers=1, d_model=16, d_ff=24, n_heads=2, max_positions=64)
 MODELS: dict[str, Any] = {
@@ -58,7 +64,7 @@ def study(corpus: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a document of every probe, measured on the small models."""
     place = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
-        small = layers.measure(lengths=(8, 64, 128), widths=(16, 32, 256), tokens=128, rounds=1)
+        small = layers.measure(lengths=(8, 64, 128), widths=(16, 32, 256), tokens=128, rounds=2)
         patch.setattr(layers, "measured", lambda _: small)
         for name, probe in PROBES.items():
             rows = {row: probe.measured(trained(corpus, row)) for row in probe.rows}
@@ -122,7 +128,7 @@ def test_the_page_shows_every_probe_with_its_verdict_and_loads_nothing(study: Pa
 
 def test_the_figures_that_claims_are_about_are_in_the_documents(study: Path) -> None:
     needs_more = {"lstm_agreement_beyond_base", "agreement_lost.base", "apart_without", "apart_with"}
-    needs_more |= {"kept_by_sinusoids"}
+    needs_more |= {"kept_by_sinusoids", "sinusoids_beyond_learned", "bleu_share"}
     for claim in load_mechanisms():
         figures = json.loads((study / "probes" / f"{claim.probe}.json").read_text())["figures"]
         for part in claim.parts:
@@ -142,6 +148,76 @@ def test_another_measurement_gives_other_words(study: Path, tmp_path: Path) -> N
         told.append(" ".join(page.words))
     assert "BLEU lower than base's" in told[0]
     assert "BLEU higher than base's" in told[1]
+
+
+def test_why_the_mask_is_there_is_told_only_where_its_claim_is_reproduced(study: Path, tmp_path: Path) -> None:
+    found = json.loads((study / "probes" / "mask.json").read_text())
+    for share, told in (([0.1, 0.12, 0.11], True), ([0.1, 0.9, 0.5], False), ([0.1], False)):
+        write_json(tmp_path / "probes" / "mask.json", found | {"figures": both([0.2, 0.21, 0.19], share)})
+        (page,) = pages_of(tmp_path)
+        assert any("search does not have" in line for line in page.words) is told
+
+
+def test_the_summary_of_a_report_counts_the_verdicts_on_mechanisms_and_leads_to_them(
+    study: Path, tmp_path: Path
+) -> None:
+    place = full_study(tmp_path / "s", only=["base"], seeds=(1,)).path
+    assert "claims about mechanisms" not in write_report(place).read_text(encoding="utf-8")
+    told = {
+        "mask": both([0.2, 0.21, 0.19], [0.1, 0.12, 0.11]),
+        "order": {"error_without": {"value": 0.5, "exact": True}},
+        "layers": {},
+    }
+    for name, figures in told.items():
+        found = json.loads((study / "probes" / f"{name}.json").read_text())
+        write_json(place / "probes" / f"{name}.json", found | {"figures": figures})
+    page = write_report(place)
+    sentence = (
+        "Of the 4 claims about mechanisms that were probed here 1 is reproduced, 1 is contradicted and "
+        "2 are not tested."
+    )
+    summary = page.read_text(encoding="utf-8").split('id="summary"')[1].split("</div>")[0]
+    assert sentence in summary
+    assert '<a href="#mechanisms">' in summary.split(sentence)[1].split("</p>")[0]
+    assert 'id="mechanisms"' in page.read_text(encoding="utf-8")
+    assert sentence in (page.parent / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_measurement_of_layers_by_an_earlier_version_is_named(study: Path, tmp_path: Path) -> None:
+    found = json.loads((study / "probes" / "layers.json").read_text())
+    found["results"][0]["measured"]["schema"] = 1
+    write_json(tmp_path / "probes" / "layers.json", found)
+    with pytest.raises(CheckError, match="again"):
+        pages_of(tmp_path)
+
+
+def test_the_page_of_layers_tells_its_fit_and_the_classes_beside_what_was_counted(study: Path) -> None:
+    (page,) = [page for page in pages_of(study) if page.name == "layers"]
+    assert any("over the 3 largest sizes, here n from 8 to 128" in line for line in page.words)
+    powers, steps = ({row[0]: row[1:] for row in grid.rows} for grid in page.grids[:2])
+    assert powers["self-attention"][0] == "O(n² d)"
+    # 3^5 is the first power of 3 that is 128 or more.
+    assert steps["dilated convolution"] == ("O(1)", "1", "O(logₖ n)", "5")
+    assert steps["LSTM"] == ("O(n)", "128", "O(n)", "128")
+
+
+def test_a_fall_of_agreement_is_told_as_far_as_its_figure_bears_it(study: Path, tmp_path: Path) -> None:
+    found = json.loads((study / "probes" / "long-range.json").read_text())
+    near, far = smoke.DISTANCES[0], smoke.DISTANCES[-1]
+    told = []
+    for base, lstm in (((0.99, 0.98), (0.95, 0.40)), ((0.99, 0.98), (0.95, 0.95)), ((0.02, 0.0), (0.6, 0.1))):
+        rows = found["results"][0]["rows"]
+        for row, shares in (("base", base), ("baseline.lstm", lstm)):
+            rows[row]["agreement"] = {"agreement_by_distance": dict(zip((near, far), shares, strict=True))}
+        found["figures"] = longrange.figures([{"rows": {row: rows[row] for row in ("base", "baseline.lstm")}}])
+        found["results"][0]["rows"] = {row: rows[row] for row in ("base", "baseline.lstm")}
+        write_json(tmp_path / "probes" / "long-range.json", found)
+        (page,) = pages_of(tmp_path)
+        told.append(page.words[-1])
+    assert "loses 0.550 of its agreement, base 0.010" in told[0]
+    assert "did not come out" not in told[0]
+    assert "did not come out here" in told[1]
+    assert "says nothing of distance here" in told[2]
 
 
 def test_a_page_of_weights_shows_every_sentence(corpus: Prepared, study: Path) -> None:
@@ -218,14 +294,41 @@ def test_an_exact_figure_and_one_with_an_interval_decide_by_themselves() -> None
         "sequential_recurrent_a_position": {"value": 1.0, "exact": True},
         "recurrent_latency_exponent": {"value": 0.9, "low": 0.3, "high": 1.5},
         "path_attention": {"value": 1, "exact": True},
-        "short_ratio": {"value": 1.5, "exact": True},
+        "overtaken.latency": {"value": 1.5, "low": 1.2, "high": 1.8},
+        "overtaken.throughput": {"value": 0.3, "low": 0.2, "high": 0.4},
     })}  # fmt: skip
     assert [part.state for part in claims["layer-costs"].found] == [
         *["reproduced"] * 3,
         "inconclusive",
         "reproduced",
     ]
+    assert [part.state for part in claims["short-sequences"].found] == ["reproduced", "contradicted"]
     assert claims["short-sequences"].state == "contradicted"
+
+
+def test_what_cannot_be_measured_says_why() -> None:
+    found = verdict({"perplexity_ratio": {"values": [0.2, 0.21, 0.19]}, "bleu_share": {"values": [], "lacking": "why"}})
+    assert [(part.state, part.reason) for part in found.found][1] == ("not tested", "why")
+    assert found.state == "inconclusive"
+
+
+# Numbers
+
+
+def test_tiny_numbers_are_told_as_powers_of_ten_and_others_as_they_are() -> None:
+    told = [significant(value) for value in (0.0, 2.704e-7, -5.96e-8, 1e-6, 0.0001, 0.29837, 12.5, 1024.0)]
+    assert told == ["0", "2.7×10⁻⁷", "−5.96×10⁻⁸", "1×10⁻⁶", "0.0001", "0.298", "12.5", "1020"]
+
+
+def test_the_ticks_of_a_logarithmic_axis_are_the_values_that_they_stand_at() -> None:
+    def shown(low: float, high: float) -> str:
+        line = charts.Line(name="a", x=["one", "two"], y=[low, high], joined=False)
+        return charts.picture("k", "t", "c", [charts.Panel(title="p", x="", y="", lines=[line], log_y=True)]).wide.file
+
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", shown(13.7, 32.5))
+    ticks = [float(text) for text in texts if re.fullmatch(r"[0-9.]+", text)]
+    assert len(ticks) == len(set(ticks)) >= 2
+    assert any("10⁻⁶" in text for text in re.findall(r"<text[^>]*>([^<]*)</text>", shown(2.7e-7, 0.3)))
 
 
 # From a command to its pages

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import typer
 
-from ablations.cli import bench, data, doctor, probe, proof, records, runs, search, studies, submit
+from ablations.cli import bench, data, doctor, probe, proof, published, records, runs, search, studies, submit
 from repro import __version__
 from repro.errors import UserError
 
@@ -29,6 +29,7 @@ search.register(app)
 submit.register(app)
 runs.register(app)
 records.register(app)
+published.register(app)
 probe.register(app)
 proof.register(app)
 doctor.register(app)

@@ -14,7 +14,7 @@ from repro.files import read_json
 from repro.runs.directory import RunDirectory
 
 AGAIN = "run `ablate sync --full` where the study is"
-_PLAIN = re.compile(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,254}")
+PLAIN = re.compile(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]{0,254}")
 """A name that stays in its directory."""
 
 
@@ -24,7 +24,7 @@ def check_plan(study: Study, id: str, *, where: str) -> None:
         raise CheckError("the plan of another study", where=where, fix=AGAIN)
     for entry in (*study.document["runs"], *study.document.get("superseded", [])):
         folder, _, name = entry["directory"].partition("/")
-        if folder != RUNS or not _PLAIN.fullmatch(name):
+        if folder != RUNS or not PLAIN.fullmatch(name):
             told = repr(entry["directory"])[:100]
             raise CheckError(f"a run would lie outside of the study, in {told}", where=where, fix="do not trust it")
 
@@ -45,7 +45,7 @@ def check_run(run: RunDirectory, hash: str, *, where: str) -> None:
             raise CheckError("its configuration is not the planned one")
         shorter = read_json(run.path / "config.json").get("continues")
         if shorter is not None and not (
-            isinstance(shorter, str) and shorter.startswith("../") and _PLAIN.fullmatch(shorter[3:])
+            isinstance(shorter, str) and shorter.startswith("../") and PLAIN.fullmatch(shorter[3:])
         ):
             raise CheckError("it would go on from outside of the study")
         for path in run.path.rglob("*.json"):

@@ -16,7 +16,7 @@ import yaml
 
 from reports.claims.catalogue import CLAIMS
 from reports.claims.verdicts import State
-from reports.formats import counted, plain
+from reports.formats import counted, significant
 from reports.statistics.intervals import mean_interval
 from repro.errors import CheckError
 
@@ -111,14 +111,15 @@ def _judge(claim: Mechanism, figures: Mapping[str, Any]) -> Judged:
 
 def _weigh(part: Part, figure: Mapping[str, Any] | None) -> Found:
     if figure is None or figure.get("values") == []:
-        return Found(part=part, state="not tested", shown="", reason="its rows were not measured")
+        reason = (figure or {}).get("lacking", "its rows were not measured")
+        return Found(part=part, state="not tested", shown="", reason=reason)
     if figure.get("exact"):
         value = float(figure["value"])
-        return _decided(part, value, value, _number(value), "not subject to the seed")
+        return _decided(part, value, value, _number(value), "taken as it is, without an interval")
     if "value" in figure:
         low, high = float(figure["low"]), float(figure["high"])
         shown = f"{_number(figure['value'])}, 95 % interval {_number(low)} to {_number(high)}"
-        return _decided(part, low, high, shown, "the interval of a fit")
+        return _decided(part, low, high, shown, "over repeated measurements")
     values = [float(value) for value in figure["values"]]
     mean, interval = fmean(values), mean_interval(values)
     if interval is None:
@@ -145,4 +146,4 @@ def _holds(part: Part, low: float, high: float) -> bool:
 
 
 def _number(value: float) -> str:
-    return plain(float(f"{value:.3g}"))
+    return significant(value)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 DATA, TABLES, SCHEMA = "data", "tables", "SCHEMA.md"
 
+_DOCUMENTS = {"configuration", "result"}
+_ONE_FORM = "Every table is a CSV file: UTF-8, comma, header line, an empty field for what is not known."
+
 
 def named_tables(
     studies: Sequence[Study], *, bench: Mapping[str, Any] | None = None, mixed: bool = False
@@ -74,6 +77,24 @@ def write_exports(
     for name, content in files.items():
         write_bytes(out / name, content)
     return list(files)
+
+
+def published_files(study: Study, tables: Mapping[str, Table]) -> dict[str, bytes]:
+    """The data of one study as it is published: runs as `results.csv`, `evaluations.csv`, `cells.csv`, `SCHEMA.md`.
+
+    The runs have the columns of `data/runs.csv` without the two that hold whole documents, which their records have;
+    the cells are those of tables at whole budgets. `tables`: those of `named_tables`.
+    """
+    kept = [field for field in tidy.RUNS if field.name not in _DOCUMENTS]
+    schemas = {"results": kept, "evaluations": tidy.EVALUATIONS, "cells": tidy.CELLS}
+    shown = {name: table for name, table in tables.items() if "-at-equal-" not in name}
+    frames = {
+        "results": tidy.runs_frame([study])[[field.name for field in kept]],
+        "evaluations": tidy.evaluations_frame([study]),
+        "cells": tidy.cells_frame(shown),
+    }
+    files = {f"{name}.csv": _csv(frame).encode() for name, frame in frames.items()}
+    return files | {SCHEMA: tidy.schema_text(schemas, _ONE_FORM).encode()}
 
 
 def file_suffixes(studies: Sequence[Study]) -> list[str]:

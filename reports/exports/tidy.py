@@ -242,6 +242,17 @@ CELLS: tuple[Field, ...] = (
 SCHEMAS: Mapping[str, tuple[Field, ...]] = {"runs": RUNS, "evaluations": EVALUATIONS, "cells": CELLS}
 """The columns of each table of data, in order."""
 
+_TITLES = {
+    "runs": "a row a planned run",
+    "results": "a row a planned run",
+    "evaluations": "a row an evaluation",
+    "cells": "a row a cell of a table",
+}
+_BOTH = (
+    "Every table is there twice, as CSV (UTF-8, comma, header line, an empty field for what is not known) and as "
+    "Parquet."
+)
+
 
 def runs_frame(studies: Sequence[Study]) -> pd.DataFrame:
     """A row a planned run, in the plan's order; columns `RUNS`."""
@@ -277,19 +288,17 @@ def cells_frame(tables: Mapping[str, Table]) -> pd.DataFrame:
     return _frame(CELLS, rows)
 
 
-def schema_text() -> str:
-    """The schema in Markdown, as it stands beside the data."""
+def schema_text(schemas: Mapping[str, Sequence[Field]] = SCHEMAS, forms: str = _BOTH) -> str:
+    """The schema in Markdown, as it stands beside the data; `forms` says in which forms each table is there."""
     lines = [
         f"# Data of a report, schema version {SCHEMA_VERSION}",
         "",
-        "Every table is there twice, as CSV (UTF-8, comma, header line, an empty field for what is not known) and as "
-        "Parquet. Numbers are written so that they are read back exactly. Columns keep their order; new ones come at "
+        f"{forms} Numbers are written so that they are read back exactly. Columns keep their order; new ones come at "
         "the end and raise `schema_version`.",
         "",
     ]
-    titles = {"runs": "a row a planned run", "evaluations": "a row an evaluation", "cells": "a row a cell of a table"}
-    for name, fields in SCHEMAS.items():
-        lines += [f"## {name}: {titles[name]}", "", "| column | type | what stands in it |", "| :--- | :--- | :--- |"]
+    for name, fields in schemas.items():
+        lines += [f"## {name}: {_TITLES[name]}", "", "| column | type | what stands in it |", "| :--- | :--- | :--- |"]
         lines += [f"| `{field.name}` | {field.kind} | {field.says} |" for field in fields]
         lines.append("")
     return "\n".join(lines)

@@ -18,6 +18,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
 
+from reports.figures.compact import compacted
+
 DPI = 72
 """One unit of the SVG is then one pixel of the page."""
 
@@ -173,7 +175,8 @@ def drawing(figure: Figure, name: str, title: str, description: str = "") -> Dra
         f'aria-labelledby="{spoken}">{words}'
     )
     body = text[text.index(">") + 1 :]
-    return Drawing(title=title, inline=head + _themed(body), file=head + body, width=width, figure=figure)
+    inline, file = compacted(head + _themed(body)), compacted(head + body)
+    return Drawing(title=title, inline=inline, file=file, width=width, figure=figure)
 
 
 def in_print(drawn: Drawing) -> tuple[bytes, bytes]:

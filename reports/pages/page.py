@@ -46,7 +46,7 @@ def write_report(studies: Path | Sequence[Path], out: Path | None = None, *, mix
         if len(paths) > 1:
             raise UsageError("several studies and no place for their report", where="report", fix="name one with --out")
         out = paths[0] / "report"
-    report = build(loaded, load_paper(), out, bench=_bench(paths), mixed=mixed)
+    report = build(loaded, load_paper(), out, bench=bench_of(paths), mixed=mixed)
     written = Written(out)
     for name, content in figure_files(report):
         written.write(f"{FIGURES}/{name}", content)
@@ -57,7 +57,7 @@ def write_report(studies: Path | Sequence[Path], out: Path | None = None, *, mix
     return out / PAGE
 
 
-def _bench(paths: Sequence[Path]) -> Mapping[str, Any] | None:
+def bench_of(paths: Sequence[Path]) -> Mapping[str, Any] | None:
     """What was measured of layers, from the first study that holds it."""
     found = next((path / LAYERS for path in paths if (path / LAYERS).is_file()), None)
     return read_json(found) if found is not None else None
@@ -65,18 +65,20 @@ def _bench(paths: Sequence[Path]) -> Mapping[str, Any] | None:
 
 def figure_files(report: Report) -> Iterator[tuple[str, bytes | str]]:
     """The figures by file name: as SVG that stands alone, as PDF and as PNG."""
+    for name, drawn in drawings(report):
+        pdf, png = in_print(drawn)
+        yield from ((f"{name}.svg", drawn.file), (f"{name}.pdf", pdf), (f"{name}.png", png))
+
+
+def drawings(report: Report) -> Iterator[tuple[str, Drawing]]:
+    """The figures by file name without its ending."""
     for section in report.sections:
         pictures = [*section.pictures, *([section.systems] if section.systems is not None else [])]
         pictures += [page.picture for page in section.probes]
         for picture in pictures:
-            yield from _forms(section.file(picture.key), picture.wide)
+            yield section.file(picture.key), picture.wide
         for panel in section.panels:
-            yield from _forms(section.curves_file(panel), panel.file())
-
-
-def _forms(name: str, drawn: Drawing) -> Iterator[tuple[str, bytes | str]]:
-    pdf, png = in_print(drawn)
-    yield from ((f"{name}.svg", drawn.file), (f"{name}.pdf", pdf), (f"{name}.png", png))
+            yield section.curves_file(panel), panel.file()
 
 
 def render_page(report: Report) -> str:

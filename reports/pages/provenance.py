@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -36,7 +36,7 @@ class RunDetails:
     id: str
     """The name of its directory, which rows of one configuration share."""
     link: str
-    """The run directory, relative to the report."""
+    """The run directory, or the archive that holds it, relative to the report."""
     seed: int
     state: str
     reason: str
@@ -113,10 +113,13 @@ def _signature(study: Study, score: str) -> str:
     return next(iter(found)) if len(found) == 1 else f"{len(found)} different ones: see the runs" if found else ""
 
 
-def rows(study: Study, report: Path) -> list[RowDetails]:
-    """The details of every row; links start from the directory `report`."""
+def rows(study: Study, report: Path, *, archive: str = "") -> list[RowDetails]:
+    """The details of every row; links start from the directory `report`.
+
+    `archive`: where the run directories are packed, for a report that is read without them; runs then lead there.
+    """
     common = set(shared(study).differs)
-    return [_row(study, variant, report, common) for variant in study.variants]
+    return [_row(study, variant, lambda run: archive or _place(run, report), common) for variant in study.variants]
 
 
 def anchor(variant: str) -> str:
@@ -124,7 +127,11 @@ def anchor(variant: str) -> str:
     return "row-" + quote(variant, safe="")
 
 
-def _row(study: Study, variant: Variant, report: Path, common: set[str]) -> RowDetails:
+def _place(run: Run, report: Path) -> str:
+    return quote(Path(os.path.relpath(run.path.resolve(), report.resolve())).as_posix()) + "/"
+
+
+def _row(study: Study, variant: Variant, link_of: Callable[[Run], str], common: set[str]) -> RowDetails:
     runs = study.by_variant[variant.id]
     own = [line for run in runs for line in _differs(run) if line not in common]
     own.extend(DEPARTURES.get(str(study.settings(variant.id).get("model.family")), ()))
@@ -138,7 +145,7 @@ def _row(study: Study, variant: Variant, report: Path, common: set[str]) -> RowD
         absent=_absent(study, variant),
         differs=tuple(dict.fromkeys(own)),
         states=f"{done}/{len(runs)} finished",
-        runs=tuple(_run(run, report) for run in runs),
+        runs=tuple(_run(run, link_of(run)) for run in runs),
     )
 
 
@@ -167,13 +174,13 @@ def _absent(study: Study, variant: Variant) -> tuple[str, ...]:
     return tuple(key for key in base_settings(study) if key.startswith("model.") and key not in has)
 
 
-def _run(run: Run, report: Path) -> RunDetails:
+def _run(run: Run, link: str) -> RunDetails:
     bleu, perplexity, seconds = bleu_on_test(run), valid_perplexity(run), _wall_clock(run)
     progress = f"at {share(run.progress)} of its budget" if run.state in ("running", "stopped") and run.progress else ""
     return RunDetails(
         key=run.id,
         id=run.path.name,
-        link=quote(Path(os.path.relpath(run.path.resolve(), report.resolve())).as_posix()) + "/",
+        link=link,
         seed=run.seed,
         state=run.state,
         reason="; ".join(filter(None, (run.reason, progress))),

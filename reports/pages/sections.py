@@ -129,6 +129,8 @@ class Report:
     """All tables by the names of their files."""
     trails: Mapping[str, Trail]
     """Where each run is, by its id."""
+    archive: str = ""
+    """Where the run directories are packed, for a report that is read without them; see `reports.pages.published`."""
 
     @property
     def alone(self) -> bool:
@@ -159,13 +161,24 @@ class Report:
 
 
 def build(
-    studies: Sequence[Study], paper: Paper, out: Path, *, bench: Mapping[str, Any] | None = None, mixed: bool = False
+    studies: Sequence[Study],
+    paper: Paper,
+    out: Path,
+    *,
+    bench: Mapping[str, Any] | None = None,
+    mixed: bool = False,
+    archive: str = "",
 ) -> Report:
-    """Everything that the report of `studies` shows; links start from the directory `out`."""
+    """Everything that the report of `studies` shows; links start from the directory `out`.
+
+    `archive`: where runs are to be found by readers who have no run directories; empty: in these.
+    """
     alone = len(studies) == 1
     tables = named_tables(studies, bench=bench, mixed=mixed)
     sections = [
-        _section(study, paper, out, "" if alone else f"s{number}-", suffix, tables)
+        _section(
+            study, paper, "" if alone else f"s{number}-", suffix, tables, provenance.rows(study, out, archive=archive)
+        )
         for number, (study, suffix) in enumerate(zip(studies, file_suffixes(studies), strict=True), 1)
     ]
     title = (
@@ -180,6 +193,7 @@ def build(
         complexity=tables["table1"],
         named=tables,
         trails=_trails(sections),
+        archive=archive,
     )
 
 
@@ -191,15 +205,22 @@ def _trails(sections: Sequence[Section]) -> dict[str, Trail]:
     }
 
 
-def _section(study: Study, paper: Paper, out: Path, prefix: str, suffix: str, tables: Mapping[str, Table]) -> Section:
-    found = verdicts(study, paper)
+def _section(
+    study: Study,
+    paper: Paper,
+    prefix: str,
+    suffix: str,
+    tables: Mapping[str, Table],
+    rows: Sequence[provenance.RowDetails],
+) -> Section:
+    found, probes = verdicts(study, paper), pages_of(study.path)
     return Section(
         prefix=prefix,
         suffix=suffix,
         study=study,
         title=study_title(study),
         headline=headline(study, found),
-        summary=summary(study, paper, found),
+        summary=summary(study, paper, found, probes),
         verdicts=found,
         standing=standing(found),
         gap=gap_in_scale(study, paper),
@@ -212,9 +233,9 @@ def _section(study: Study, paper: Paper, out: Path, prefix: str, suffix: str, ta
         bands=bands_words(study),
         smoke=smoke_table(study),
         examples=examples(study),
-        probes=pages_of(study.path),
+        probes=probes,
         shared=provenance.shared(study),
-        rows=provenance.rows(study, out),
+        rows=rows,
     )
 
 

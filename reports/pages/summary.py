@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from reports.claims.verdicts import Finding, State, Verdict
 from reports.formats import counted, duration, fixed, listed, signed
 from reports.pages.trust import trust
+from reports.probes.parts import Page
 from reports.records.paper import Paper
 from reports.records.study import BASE, STATES, Study
 from reports.statistics.effects import Effect, effects
 from reports.statistics.measures import bleu_on_test, direction, measure, valid_perplexity
 from reports.tables.table3 import base_settings, changes_budget, study_title
+
+MECHANISMS = "mechanisms"
+"""The id of the section on mechanisms, without the study's prefix."""
 
 _NAMED = 3
 """Rows that the summary names at either end."""
@@ -26,6 +31,8 @@ class Statement:
     title: str
     text: str = ""
     points: tuple[str, ...] = ()
+    more: str = ""
+    """The id, without the study's prefix, of the section that tells more of it; empty where none does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +54,8 @@ def _told(effect: Effect) -> str:
     return f"{effect.variant.id} ({', '.join(told)})"
 
 
-def summary(study: Study, paper: Paper, verdicts: Sequence[Verdict]) -> list[Statement]:
-    """All statements, in order."""
+def summary(study: Study, paper: Paper, verdicts: Sequence[Verdict], probes: Sequence[Page] = ()) -> list[Statement]:
+    """All statements, in order; `probes` is what was measured of mechanisms in the study."""
     # Another row under a second name would count twice.
     found = [effect for effect in effects(study, paper) if not study.repeats(effect.variant.id)]
     statements = [_what_was_run(study), _what_came_out(study, found)]
@@ -56,6 +63,7 @@ def summary(study: Study, paper: Paper, verdicts: Sequence[Verdict]) -> list[Sta
         statements += _claims(verdicts)
         if compared := _beside_the_paper(found):
             statements.append(compared)
+    statements += _mechanisms(probes)
     points = trust(study, paper)
     return [*statements, Statement(title="How far to trust it", points=tuple(points))]
 
@@ -258,6 +266,16 @@ def _beside_the_paper(rows: Sequence[Effect]) -> Statement | None:
         text="Difference to base in BLEU, here and in the paper: a comparison of directions, no test of chance.",
         points=tuple(points),
     )
+
+
+def _mechanisms(probes: Sequence[Page]) -> list[Statement]:
+    """How many claims about mechanisms came to which verdict; nothing where none was probed."""
+    states = Counter(judged.state for page in probes for judged in page.verdicts)
+    if not states:
+        return []
+    told = [f"{n} {'is' if n == 1 else 'are'} {state}" for state in get_args(State) if (n := states[state])]
+    text = f"Of the {counted(states.total(), 'claim')} about mechanisms that were probed here {listed(told)}."
+    return [Statement(title="Why it works", text=text, more=MECHANISMS)]
 
 
 def _named(effect: Effect) -> str:

@@ -6,7 +6,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports.figures.drawing import renamed
-from reports.formats import moment, plain
+from reports.formats import moment, plain, significant
 from reports.pages.templates import TEMPLATES
 from reports.probes.parts import folds
 from reports.probes.templates import TEMPLATES as PROBES
@@ -25,6 +25,7 @@ def environment(*, autoescape: bool) -> Environment:
     found.filters |= {
         "moment": moment,
         "plainly": plain,
+        "significantly": significant,
         "drawn": lambda inline, prefix: Markup(renamed(inline, prefix)),
     }
     found.globals["folds"] = folds

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from reports.figures.drawing import DASHES, INK, MARKERS, SERIES, Drawing, Margins, drawing, printable, sheet, style
 from reports.figures.parts import Picture, log_axis, plain_ticks
-from reports.formats import fixed, plain
+from reports.formats import plain, significant
 
 X = float | str
 
@@ -52,12 +52,8 @@ def picture(key: str, title: str, caption: str, panels: Sequence[Panel]) -> Pict
 
 
 def _told(panel: Panel) -> str:
-    lines = [f"{line.name} from {plain(_round(line.y[0]))} to {plain(_round(line.y[-1]))}" for line in panel.lines]
+    lines = [f"{line.name} from {significant(line.y[0])} to {significant(line.y[-1])}" for line in panel.lines]
     return f"{panel.title}: {', '.join(lines)}"
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.3g}")
 
 
 def _names(panels: Sequence[Panel]) -> list[str]:
@@ -123,7 +119,7 @@ def _scales(axes: Axes, panel: Panel, marks: Sequence[str]) -> None:
         low, high = min(values), max(values)
         log_axis(axes, (low / 1.2, high * 1.2))
         axes.set_xticks(sorted(set(values))[:: 2 if len(set(values)) > 7 else 1])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: fixed(value, 0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     else:
         plain_ticks(axes, "x", 6)
     heights = [y for line in panel.lines for y in line.y]
@@ -131,7 +127,7 @@ def _scales(axes: Axes, panel: Panel, marks: Sequence[str]) -> None:
         axes.set_yscale("log")
         decades = math.log10(max(heights) / min(heights))
         axes.yaxis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0) if decades < _FEW else (1.0,)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value).removeprefix("1×")))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         pad = 0.06 * (max(*heights, 0.0) - min(*heights, 0.0)) or 0.5

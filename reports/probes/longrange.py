@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from reports.figures.parts import Picture
@@ -53,7 +54,10 @@ def _agreed(probed: Probed) -> str:
         f"{decimals(lost['baseline.lstm'], 3)} of "
         f"its agreement, base {decimals(lost['base'], 3)}."
     )
-    if lost["baseline.lstm"] > lost["base"] + _MARGIN:
+    beyond = probed.document["figures"].get("lstm_agreement_beyond_base", {})
+    if not beyond.get("values"):
+        return f"{told} That says nothing of distance here: {beyond.get('lacking', 'it was not measured')}."
+    if fmean(beyond["values"]) > _MARGIN:
         return told
     told += (
         " The expected fall of the LSTM did not come out here: the k-th verb is held against the k-th of the right "
@@ -142,9 +146,10 @@ def chart(probed: Probed) -> Picture:
         )
     )
     sentences = probed.first(probed.rows[0])["sentences"]
+    which = "as many of every distance between subject and verb" if distances else "of the test side"
     caption = (
-        f"{sentences} sentences, of which as many as possible have distant subjects and verbs; means over seeds. The "
-        "gradient is that of the last piece's log probability with respect to the vectors of the source's pieces."
+        f"{sentences} sentences, {which}; means over seeds. The gradient is that of the last piece's log probability "
+        "with respect to the vectors of the source's pieces, on a logarithmic axis."
     )
     return picture("probe-long-range", "What is kept over distance", caption, panels)
 

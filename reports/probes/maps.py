@@ -23,6 +23,8 @@ KINDS = {
     "alignment": "attention to the source",
 }
 _MOST_HEADS = 100
+_FREE = 0.5
+"""BLEU up to which a head's removal counts as free."""
 
 
 def words(probed: Probed) -> list[str]:
@@ -34,9 +36,8 @@ def words(probed: Probed) -> list[str]:
         if not heads:
             continue
         told = (
-            f"{row}: {counted(len(heads), 'head')} with a mean entropy of {fixed(_mean(heads, 'entropy') or 0.0, 2)} "
-            "of the "
-            f"largest possible"
+            f"{row}: {counted(len(heads), 'head')} with a mean entropy of {decimals(_mean(heads, 'entropy'), 2)} of "
+            "the largest possible"
         )
         likeness = _mean(heads, "likeness")
         if likeness is not None:
@@ -44,12 +45,11 @@ def words(probed: Probed) -> list[str]:
         costs = [head for head in heads if head["bleu_lost"] is not None]
         if costs:
             worst = max(costs, key=lambda head: float(head["bleu_lost"]))
-            free = sum(head["bleu_lost"] <= 0.5 for head in costs)
+            free = sum(head["bleu_lost"] <= _FREE for head in costs)
+            where = f"{KINDS[worst['kind']]}, layer {worst['layer'] + 1}, head {worst['head'] + 1}"
             told += (
-                f"; taking one head away costs at most {fixed(worst['bleu_lost'], 1)} BLEU ({KINDS[worst['kind']]}, "
-                "layer "
-                f"{worst['layer'] + 1}, head {worst['head'] + 1}), and no more than half a point for {free} of "
-                f"{len(costs)}"
+                f"; taking one head away costs at most {fixed(worst['bleu_lost'], 1)} of {fixed(document['bleu'], 1)} "
+                f"BLEU ({where}), and no more than {fixed(_FREE, 1)} for {free} of {len(costs)}"
             )
         found.append(told + ".")
     return found

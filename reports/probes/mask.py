@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reports.claims.mechanisms import judged
 from reports.figures.parts import Picture
 from reports.probes.charts import Line, Panel, picture
 from reports.probes.parts import Grid, compared, decimals, number
@@ -23,11 +24,10 @@ def words(probed: Probed) -> list[str]:
         )
     if {"base", "mask.off"} <= set(probed.rows):
         values = [[_mean(probed, row, key) or 0.0 for row in ("mask.off", "base")] for key in ("perplexity", "bleu")]
-        found.append(
-            f"Without the mask perplexity as trained is {compared(*values[0])} base's and BLEU {compared(*values[1])} "
-            "base's: "
-            "what the model is shown in training, search does not have."
-        )
+        stands = [compared(*pair) for pair in values]
+        told = f"Without the mask perplexity as trained is {stands[0]} base's and BLEU {stands[1]} base's"
+        held = all(claim.state == "reproduced" for claim in judged(probed.name, probed.document["figures"]))
+        found.append(told + (": what the model is shown in training, search does not have." if held else "."))
     return found
 
 
@@ -65,7 +65,7 @@ def grids(probed: Probed) -> list[Grid]:
             caption="The first sentences of the test side, with the first seed's translations.",
             head=("source", "reference", *probed.rows),
             rows=[
-                (one["source"], one["right"], *(found[place]["translation"] for found in examples))
+                (one["source"], one["right"], *(found[place]["translation"] or "(nothing)" for found in examples))
                 for place, one in enumerate(examples[0])
             ],
             words=2 + len(probed.rows),

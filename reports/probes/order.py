@@ -12,6 +12,7 @@ from reports.probes.records import Probed
 
 Document = Mapping[str, Any]
 
+_POSITIONS = {"sinusoidal": "sinusoidal positions", "learned": "learned positions", "none": "no positions"}
 _SHARES: dict[str, Callable[[Document], float | None]] = {
     "translation stays\nwhen shuffled": lambda of: float(of["shuffled"]["same"]),
     "pairs\ntold apart": lambda of: float(of["swapped"]["told_apart"]) if "swapped" in of else None,
@@ -25,7 +26,7 @@ def words(probed: Probed) -> list[str]:
     for row in probed.rows:
         error = probed.mean(row, lambda of: float(of["equivariance_error"]))
         told = (
-            f"{row} ({probed.first(row)['positions']} positions): when the words of a source are permuted, the "
+            f"{row} ({_POSITIONS[probed.first(row)['positions']]}): when the words of a source are permuted, the "
             "encoder's "
             f"outputs are {number(error, 2)} of their size away from being permuted alike"
         )

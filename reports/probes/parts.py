@@ -8,7 +8,7 @@ from itertools import groupby
 
 from reports.claims.mechanisms import Judged
 from reports.figures.parts import Picture
-from reports.formats import DASH, fixed, plain
+from reports.formats import DASH, fixed, significant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ def folds(grids: Sequence[Grid]) -> list[Fold]:
 
 def number(value: float | None, digits: int = 3) -> str:
     """`value` with so many significant digits; a dash for none."""
-    return DASH if value is None else plain(float(f"{value:.{digits}g}"))
+    return DASH if value is None else significant(value, digits)
 
 
 def decimals(value: float | None, digits: int) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from reports.formats import listed
 from repro.errors import CheckError
 from repro.files import read_json
 from repro.shapes import Shape, check_shape
@@ -76,10 +77,11 @@ class Probed:
     @property
     def origin(self) -> str:
         """Where the numbers come from, in words."""
-        seeds = ", ".join(map(str, self.document["seeds"]))
+        seeds = self.document["seeds"]
+        seeded = f"seed{'s' if len(seeds) != 1 else ''} {listed([str(seed) for seed in seeds])}"
         runs = ", ".join(run["id"] for run in self.document["runs"])
         machine = self.document.get("machine", {})
-        told = f"Version {self.document['version']}, scale {self.document['scale']}, seeds {seeds}"
+        told = f"Version {self.document['version']}, scale {self.document['scale']}, {seeded}"
         told += f", measured on {machine['cpu']}" if machine.get("cpu") else ""
         return f"{told}. " + (f"Runs: {runs}." if runs else "No trained model is needed.")
 

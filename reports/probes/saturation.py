@@ -18,7 +18,8 @@ def words(probed: Probed) -> list[str]:
     """What was found."""
     rows = probed.alone["initial"]
     first, last = rows[0]["d_k"], rows[-1]["d_k"]
-    off = max(abs(row["variance"] / row["closed_form"] - 1) for row in rows)
+    drawn = [row for result in probed.results for row in result["measured"]["initial"]]
+    off = max(abs(row["variance"] / row["closed_form"] - 1) for row in drawn)
     found = [
         f"With random queries and keys the variance of the scores is within {number(100 * off, 2)} % of its closed "
         f"form at every d_k from {first} to {last}: d_k undivided, 1 divided by √d_k, 1/d_k divided by d_k."

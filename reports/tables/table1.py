@@ -7,7 +7,8 @@ What is read of `ablate bench layers --json`:
      "layers": [{"layer": "self_attention" | "recurrent" | "convolutional" | "self_attention_restricted",
                  "exponents": {"n": {"value": float, "low": float, "high": float}, "d": {the same}}}]}
 
-An exponent is the slope of log seconds against log n (or log d) with its 95 % interval.
+An exponent is the slope of log seconds against log n (or log d) with its 95 % interval; over how many of the largest
+sizes it was taken stands in "fitted", where it is given.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _exponent_columns(size: str) -> tuple[Column, Column]:
 
 def _row(layer: PaperLayer, measured: Mapping[str, tuple[float, Interval]]) -> Row:
     cells = {
-        column.key: Cell(value=text, text=_as_power(text))
+        column.key: Cell(value=text, text=in_symbols(text))
         for column, text in zip(_PUBLISHED, (layer.complexity, layer.sequential, layer.path), strict=True)
     }
     for size in _SIZES:
@@ -120,7 +121,7 @@ def power_of(size: str, complexity: str) -> int:
     return int(found.group(1) or 1) if found else 0
 
 
-def _as_power(text: str) -> str:
+def in_symbols(text: str) -> str:
     """O(n^2 d) as O(n² d), log_k n as logₖ n."""
     return text.replace("^2", "²").replace("log_k", "logₖ")
 
@@ -135,10 +136,14 @@ def _caption(bench: Mapping[str, Any] | None) -> str:
     lengths, widths = bench["lengths"], bench["widths"]
     return (
         f"{text} Measured on {bench['device']} with {counted(bench['threads'], 'thread')}, n from {min(lengths)} to "
-        f"{max(lengths)} and d from {min(widths)} to {max(widths)}: exponents of the seconds with half of their 95 % "
-        "intervals. A class is what the cost comes to as sizes grow without end; at these sizes other terms have a "
-        "part in it, so an exponent may well lie below its class."
+        f"{max(lengths)} and d from {min(widths)} to {max(widths)}: exponents of the seconds{_over(bench)} with half "
+        "of their 95 % intervals. A class is what the cost comes to as sizes grow without end; at these sizes other "
+        "terms have a part in it, so an exponent may well lie below its class."
     )
+
+
+def _over(bench: Mapping[str, Any]) -> str:
+    return f" over the {bench['fitted']} largest sizes" if "fitted" in bench else ""
 
 
 def _exponents(bench: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, Interval]]]:

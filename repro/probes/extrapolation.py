@@ -14,7 +14,7 @@ from repro.decoding.beam import evaluation_mode
 from repro.decoding.scores import score
 from repro.decoding.translate import translate_lines
 from repro.models.seq2seq import Seq2Seq
-from repro.probes.figures import Figure, each_seed
+from repro.probes.figures import LEAST_BLEU, Figure, each_seed
 from repro.probes.sentences import Pair, batches, drawn_by, made_up, pairs_of
 from repro.training.loss import smoothed_loss
 
@@ -87,21 +87,25 @@ def _perplexity(model: Seq2Seq[Any, Any], prepared: Prepared, pairs: Sequence[Pa
 
 def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
     """What the claims are about: BLEU of sentences up to twice as long as any in training."""
+    lacking = f"no longer sentences, or less than {LEAST_BLEU:g} BLEU at the lengths of training"
     return {
-        "sinusoids_beyond_learned": each_seed(results, lambda of: _minus(_bleu(of[BASE], 2), _bleu(of[LEARNED], 2))),
-        "kept_by_sinusoids": each_seed(results, lambda rows: _kept(rows[BASE])),
-        "kept_by_learned": each_seed(results, lambda rows: _kept(rows[LEARNED])),
+        "sinusoids_beyond_learned": each_seed(results, _beyond, lacking=lacking),
+        "kept_by_sinusoids": each_seed(results, lambda rows: _kept(rows[BASE]), lacking=lacking),
+        "kept_by_learned": each_seed(results, lambda rows: _kept(rows[LEARNED]), lacking=lacking),
     }
 
 
-def _minus(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b
+def _beyond(rows: Mapping[str, Any]) -> float | None:
+    """What sinusoids have more than learned positions there, of models that both translate at trained lengths."""
+    ours, theirs = _bleu(rows[BASE], 2), _bleu(rows[LEARNED], 2)
+    able = all((_bleu(rows[row], 1) or 0.0) >= LEAST_BLEU for row in (BASE, LEARNED))
+    return None if ours is None or theirs is None or not able else ours - theirs
 
 
 def _kept(document: Mapping[str, Any]) -> float | None:
     """BLEU of these as a share of that of sentences as long as in training."""
     longer, usual = _bleu(document, 2), _bleu(document, 1)
-    return None if longer is None or not usual else longer / usual
+    return None if longer is None or usual is None or usual < LEAST_BLEU else longer / usual
 
 
 def _bleu(document: Mapping[str, Any], times: int) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Figure = dict[str, Any]
-"""{"values": [one a seed]}, {"value", "low", "high"} or {"value", "exact": true}."""
+"""{"values": [one a seed], "lacking" (why there is none)}, {"value", "low", "high"} or {"value", "exact": true}."""
 
 
 def exact(value: float) -> Figure:
@@ -19,9 +19,18 @@ def ranged(value: float, low: float, high: float) -> Figure:
     return {"value": value, "low": low, "high": high}
 
 
-def each_seed(results: Sequence[Mapping[str, Any]], value_of: Callable[[Mapping[str, Any]], float | None]) -> Figure:
-    """`value_of` the rows of each seed's result; seeds that lack a row, or give None, are left out."""
-    values = []
+LEAST_BLEU = 10.0
+"""BLEU of a model that translates well enough for what it loses to say anything; as for the claims on tables."""
+
+
+def each_seed(
+    results: Sequence[Mapping[str, Any]], value_of: Callable[[Mapping[str, Any]], float | None], *, lacking: str = ""
+) -> Figure:
+    """`value_of` the rows of each seed's result; seeds that lack a row, or give None, are left out.
+
+    `lacking` says why `value_of` gives None; it is told where no seed has a value and not all lack a row.
+    """
+    values, refused = [], False
     for result in results:
         try:
             value = value_of(result["rows"])
@@ -29,4 +38,5 @@ def each_seed(results: Sequence[Mapping[str, Any]], value_of: Callable[[Mapping[
             continue
         if value is not None:
             values.append(value)
-    return {"values": values}
+        refused |= value is None
+    return {"values": values, "lacking": lacking} if refused and not values and lacking else {"values": values}

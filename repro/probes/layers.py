@@ -1,7 +1,8 @@
 """`layers`: what one layer costs in time and memory over length and width, beside the classes of the paper's Table 1.
 
 Two regimes. Throughput: a constant number of tokens, so that the batch shrinks as the length grows and every machine
-unit stays busy. Latency: a single sequence, where operations that must follow one another show.
+unit stays busy. Latency: a single sequence, where operations that must follow one another show. Every size is timed in
+every round, so that what disturbs a round disturbs all its sizes.
 
 The layers are those of the models here, with their projections, at one width d: self-attention with eight heads, LSTM,
 gated convolution (kernel 3); and self-attention restricted to the r = 16 positions around each.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,27 +20,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repro.bench.clock import pinned
+from repro.bench.clock import Clock, pinned
 from repro.config import TransformerConfig
 from repro.models.attention import SelfAttention, attend
 from repro.models.convs2s import Convolution
 from repro.models.dropout import RandomSource
 from repro.models.recurrent import LstmLayer
 from repro.probes import dependencies
-from repro.probes.exponents import Exponent, power_law
+from repro.probes.exponents import FITTED, Ranged, over_rounds, power_law
 from repro.probes.figures import Figure, exact, ranged
 from repro.runs.environment import cpu_model
 from repro.training.device import choose_device
 
 PROBE = "layers"
+SCHEMA = 2
+"""Of the document; 1 had no rounds one by one."""
 
 HEADS = 8
 KERNEL = 3
 NEIGHBOURS = 16
-LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 WIDTHS = (64, 128, 256, 512)
 TOKENS = 4096
 """Tokens of a batch in the regime of throughput."""
+ROUNDS = 5
+COUNTED = 1024
+"""The longest length at which steps and paths are counted, on a graph of so many positions."""
 _LENGTH, _WIDTH = 256, 256
 """The length at which widths are compared, and the width at which lengths are."""
 
@@ -122,14 +127,14 @@ class Point:
     n: int
     d: int
     batch: int
-    run: Callable[[bool], None]
-    """Once forward, and backward too when told."""
+    forward: Callable[[], Tensor]
+    backward: Callable[[Tensor], None]
     saved: int
     """Bytes that the forward pass keeps for the backward pass."""
 
 
 def points(device: torch.device, lengths: Sequence[int], widths: Sequence[int], tokens: int) -> list[Point]:
-    """Every size: all lengths at one width and all widths at one length, in both regimes."""
+    """Every size, run once to warm up: all lengths at one width and all widths at one length, in both regimes."""
     width = _WIDTH if _WIDTH in widths else widths[-1]
     length = _LENGTH if _LENGTH in lengths else lengths[-1]
     sizes = dict.fromkeys([(n, width) for n in lengths] + [(length, d) for d in widths])
@@ -146,17 +151,16 @@ def _point(kind: Kind, regime: str, n: int, d: int, batch: int, device: torch.de
     x = torch.empty(batch, n, d, device=device).normal_(generator=torch.Generator(device).manual_seed(n * d))
     x.requires_grad_()
 
-    def run(backward: bool) -> None:
-        if not backward:
-            with torch.no_grad():
-                layer(x)
-            return
-        y = layer(x)
-        y.backward(torch.ones_like(y))
+    def backward(y: Tensor) -> None:
+        torch.autograd.backward(y, torch.ones_like(y))
         x.grad = None
         layer.zero_grad()
 
-    return Point(kind=kind.id, regime=regime, n=n, d=d, batch=batch, run=run, saved=_saved_bytes(layer, x))
+    saved = _saved_bytes(layer, x)
+    backward(layer(x))
+    return Point(
+        kind=kind.id, regime=regime, n=n, d=d, batch=batch, forward=lambda: layer(x), backward=backward, saved=saved
+    )
 
 
 def _saved_bytes(layer: nn.Module, x: Tensor) -> int:
@@ -179,7 +183,7 @@ def _saved_bytes(layer: nn.Module, x: Tensor) -> int:
 
 def measured(_: int) -> dict[str, Any]:
     """`measure` on this machine's device, a GPU where there is one."""
-    return measure(rounds=3, device=choose_device())
+    return measure(device=choose_device())
 
 
 def measure(
@@ -187,43 +191,27 @@ def measure(
     lengths: Sequence[int] = LENGTHS,
     widths: Sequence[int] = WIDTHS,
     tokens: int = TOKENS,
-    rounds: int = 5,
+    rounds: int = ROUNDS,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """Time every layer at every size, `rounds` times over all of them, and fit the exponents.
+    """Time every layer at every size, `rounds` times (2 or more) over all of them, and fit the exponents.
 
-    {"schema": 1, "probe", "device", "threads", "tokens", "rounds", "lengths", "widths", "kernel", "neighbours",
-    "heads", "points": [{"layer", "regime", "n", "d", "batch", "forward": s, "both": s, "saved_bytes"}],
-    "layers": [{"layer", "exponents": {"n", "d"}, "latency_exponents": {"n"}, "sequential": {n: steps},
-    "path": {n: steps}}], "attention_core": {as one of these, without the projections}, "overtakes": [{"regime", "pass",
-    "n"}]}; seconds are medians, on a CPU of the process's CPU time, which other work does not change.
+    {"schema": 2, "probe", "device", "threads", "tokens", "rounds", "lengths", "widths", "kernel", "neighbours",
+    "heads", "fitted": sizes a slope is over, "points": [{"layer", "regime", "n", "d", "batch", "forward": s, "both": s,
+    "each": [s of both, a round each], "saved_bytes"}], "layers": [{"layer", "exponents": {"n", "d"},
+    "latency_exponents": {"n"}, "sequential": {n: steps}, "path": {n: steps}}], "attention_core": {as one of these,
+    without the projections}, "dilated": {"sequential", "path"}, "overtakes": [{"regime", "pass", "n"}]}; seconds are
+    medians over rounds, on a CPU of the process's CPU time, which other work moves little.
     """
     device = device or torch.device("cpu")
-    todo = points(device, lengths, widths, tokens)
-    seconds: dict[int, dict[bool, list[float]]] = {number: {False: [], True: []} for number in range(len(todo))}
     with pinned():
         threads = torch.get_num_threads()
-        for round_ in range(rounds + 1):  # the first one only warms up
-            for number, point in enumerate(todo):
-                for backward in (False, True):
-                    taken = _timed(point.run, backward, device)
-                    if round_:
-                        seconds[number][backward].append(taken)
-    found = [
-        {
-            "layer": point.kind,
-            "regime": point.regime,
-            "n": point.n,
-            "d": point.d,
-            "batch": point.batch,
-            "forward": statistics.median(seconds[number][False]),
-            "both": statistics.median(seconds[number][True]),
-            "saved_bytes": point.saved,
-        }
-        for number, point in enumerate(todo)
-    ]
+        todo = points(device, lengths, widths, tokens)
+        seconds = [[_timed(point, device) for point in todo] for _ in range(rounds)]
+    found = [_document(point, [row[number] for row in seconds]) for number, point in enumerate(todo)]
+    counted = [n for n in lengths if n <= COUNTED]
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "probe": PROBE,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model() or "a CPU",
         "threads": threads,
@@ -234,9 +222,11 @@ def measure(
         "heads": HEADS,
         "kernel": KERNEL,
         "neighbours": NEIGHBOURS,
+        "fitted": FITTED,
         "points": found,
-        "layers": [_layer(kind, found, lengths) for kind in KINDS],
-        "attention_core": _layer(_CORE, found, lengths),
+        "layers": [_layer(kind, found, counted) for kind in KINDS],
+        "attention_core": _layer(_CORE, found, counted),
+        "dilated": _counts(lambda _n: dependencies.dilated(KERNEL), counted),
         "overtakes": [
             {"regime": regime, "pass": name, "n": overtakes(found, regime, name)}
             for regime in ("throughput", "latency")
@@ -245,18 +235,33 @@ def measure(
     }
 
 
-def _timed(run: Callable[[bool], None], backward: bool, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    clock = time.perf_counter if device.type == "cuda" else time.process_time
-    started = clock()
-    run(backward)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock() - started
+def _timed(point: Point, device: torch.device) -> tuple[float, float]:
+    """Seconds of one forward pass, and of it with the backward pass."""
+    clock = Clock(device)
+    with clock:
+        y = point.forward()
+    forward = clock.seconds
+    with clock:
+        point.backward(y)
+    return forward, forward + clock.seconds
 
 
-def _layer(kind: Kind, found: Sequence[dict[str, Any]], lengths: Sequence[int]) -> dict[str, Any]:
+def _document(point: Point, seconds: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    both = [both for _, both in seconds]
+    return {
+        "layer": point.kind,
+        "regime": point.regime,
+        "n": point.n,
+        "d": point.d,
+        "batch": point.batch,
+        "forward": statistics.median(forward for forward, _ in seconds),
+        "both": statistics.median(both),
+        "each": both,
+        "saved_bytes": point.saved,
+    }
+
+
+def _layer(kind: Kind, found: Sequence[dict[str, Any]], counted: Sequence[int]) -> dict[str, Any]:
     mine = [point for point in found if point["layer"] == kind.id]
     throughput = [point for point in mine if point["regime"] == "throughput"]
     latency = [point for point in mine if point["regime"] == "latency"]
@@ -267,18 +272,26 @@ def _layer(kind: Kind, found: Sequence[dict[str, Any]], lengths: Sequence[int]) 
             "d": _exponent(throughput, "d").document(),
         },
         "latency_exponents": {"n": _exponent(latency, "n").document()},
-        "sequential": {str(n): dependencies.sequential_operations(kind.wiring(n), n) for n in lengths},
-        "path": {str(n): dependencies.maximum_path(kind.wiring(n), n) for n in lengths},
+        **_counts(kind.wiring, counted),
     }
 
 
-def _exponent(found: Sequence[dict[str, Any]], size: str) -> Exponent:
+def _counts(wiring: Callable[[int], dependencies.Wiring], lengths: Sequence[int]) -> dict[str, dict[str, int]]:
+    """The two last columns of Table 1 at `lengths`."""
+    return {
+        "sequential": {str(n): dependencies.sequential_operations(wiring(n), n) for n in lengths},
+        "path": {str(n): dependencies.maximum_path(wiring(n), n) for n in lengths},
+    }
+
+
+def _exponent(found: Sequence[dict[str, Any]], size: str) -> Ranged:
     """The power of `size` in the seconds of forward and backward of one sequence, the other size being fixed."""
     other = {"n": "d", "d": "n"}[size]
     sizes = [point[other] for point in found]
     fixed = statistics.mode(sizes)
     line = [point for point in found if point[other] == fixed]
-    return power_law([point[size] for point in line], [point["both"] / point["batch"] for point in line])
+    each = [[seconds / point["batch"] for seconds in point["each"]] for point in line]
+    return power_law([point[size] for point in line], list(zip(*each, strict=True)))
 
 
 def overtakes(found: Sequence[dict[str, Any]], regime: str, name: str) -> float | None:
@@ -309,15 +322,11 @@ def crossing(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
     return math.exp(math.log(lengths[last]) * (1 - share) + math.log(lengths[last + 1]) * share)
 
 
-SHORT = 64
-"""A length below the width at which lengths are compared."""
-
-
 def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
     """What the claims are about."""
     bench = results[0]["measured"]
     layers = {layer["layer"]: layer for layer in (*bench["layers"], bench["attention_core"])}
-    longest = str(max(bench["lengths"]))
+    longest = max(layers["recurrent"]["sequential"], key=int)
     core, recurrent = layers["self_attention_core"]["exponents"]["n"], layers["recurrent"]["latency_exponents"]["n"]
     found = {
         "core_exponent": ranged(**core),
@@ -326,11 +335,14 @@ def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         "sequential_recurrent_a_position": exact(layers["recurrent"]["sequential"][longest] / int(longest)),
         "path_attention": exact(layers["self_attention"]["path"][longest]),
     }
-    short = {
-        point["layer"]: point["both"]
-        for point in bench["points"]
-        if point["regime"] == "latency" and point["n"] == SHORT and point["d"] == _WIDTH
-    }
-    if short:
-        found["short_ratio"] = exact(short["self_attention"] / short["recurrent"])
+    for regime in ("throughput", "latency"):
+        found[f"overtaken.{regime}"] = ranged(**over_rounds(_overtaken(bench, regime)).document())
     return found
+
+
+def _overtaken(bench: Mapping[str, Any], regime: str) -> list[float]:
+    """The length from which recurrence is faster, or the longest without one, as a share of the width: one a round."""
+    points, longest = bench["points"], float(max(bench["lengths"]))
+    width = statistics.mode(point["d"] for point in points)
+    rounds = [[point | {"both": point["each"][round_]} for point in points] for round_ in range(bench["rounds"])]
+    return [(overtakes(found, regime, "both") or longest) / width for found in rounds]

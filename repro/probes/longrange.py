@@ -38,6 +38,8 @@ DISTANCE_EDGES = (0, 5, 10, 15, 20, 25)
 """Where groups of distance begin, in pieces from a source piece to the source's last one."""
 
 LSTM, BASE = "baseline.lstm", "base"
+LEAST_AGREEMENT = 0.5
+"""At the shortest distance, for what is lost from there on to say anything: endings are three, a guess gets a third."""
 
 
 def long_range(model: Seq2Seq[Any, Any], prepared: Prepared, config: RunConfig) -> dict[str, Any]:
@@ -113,20 +115,32 @@ def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
     """What the claims are about."""
     rows = list(dict.fromkeys(row for result in results for row in result["rows"]))
     found: dict[str, Figure] = {}
+    able = any("agreement" in result["rows"][row] for result in results for row in result["rows"])
+    low = f"below {LEAST_AGREEMENT:g} even at the shortest distance"
+    unknown = "" if able else "agreement is measured on the made-up language only"
     for row in rows:
-        found[f"agreement_lost.{row}"] = each_seed(results, lambda of, row=row: _lost(of[row]))  # type: ignore[misc]
+        found[f"agreement_lost.{row}"] = each_seed(
+            results,
+            lambda of, row=row: _lost(of[row]),  # type: ignore[misc]
+            lacking=unknown or f"its agreement is {low}",
+        )
         found[f"bleu_lost.{row}"] = each_seed(results, lambda of, row=row: _bleu_lost(of[row]))  # type: ignore[misc]
-    found["lstm_agreement_beyond_base"] = each_seed(results, lambda of: _minus(_lost(of[LSTM]), _lost(of[BASE])))
+    found["lstm_agreement_beyond_base"] = each_seed(
+        results,
+        lambda of: _minus(_lost(of[LSTM]), _lost(of[BASE])),
+        lacking=unknown or f"agreement of one of the two is {low}",
+    )
     found["lstm_bleu_beyond_base"] = each_seed(results, lambda of: _bleu_lost(of[LSTM]) - _bleu_lost(of[BASE]))
     return found
 
 
 def _lost(document: Mapping[str, Any]) -> float | None:
-    """Agreement at the shortest distance less that at the longest; None where it was not measured."""
+    """Agreement at the shortest distance less that at the longest; None where it was not measured or is none."""
     if "agreement" not in document:
         return None
     shares = document["agreement"]["agreement_by_distance"]
-    return float(shares[smoke.DISTANCES[0]] - shares[smoke.DISTANCES[-1]])
+    near, far = (float(shares[smoke.DISTANCES[end]]) for end in (0, -1))
+    return near - far if near >= LEAST_AGREEMENT else None
 
 
 def _bleu_lost(document: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -44,11 +45,13 @@ def attention_maps(model: Seq2Seq[Any, Any], prepared: Prepared, config: RunConf
     """Where a trained model looks:
 
     {"family", "heads": [{"kind" ("encoder", "decoder", "cross", "alignment"), "layer", "head", "entropy" (share of the
-    largest), "distance" (pieces between a query and what it looks at, in the mean; of cross-attention along the
-    diagonal), "likeness" (to the layer's other heads), "bleu_lost" (when it is taken away; None: it is the only one or
-    not a Transformer's)}], "bleu" (of the sentences that this is measured on, greedy), "sentences": [as `looked_at`]}
+    largest over the keys that a query may attend to), "distance" (pieces between a query and what it looks at, in the
+    mean; of cross-attention along the diagonal), "likeness" (to the layer's other heads), "bleu_lost" (when it is taken
+    away; None: it is the only one or not a Transformer's)}], "bleu" (of the sentences that this is measured on,
+    greedy), "sentences": [as `looked_at`]}
 
-    Likeness is 1 - the Jensen-Shannon divergence in units of log 2: 1 for equal weights, 0 for none in common.
+    Likeness is 1 - the Jensen-Shannon divergence in units of log 2: 1 for equal weights, 0 for none in common. Entropy
+    and likeness leave out queries that may attend to one key alone.
     """
     device = next(model.parameters()).device
     pairs = pairs_of(prepared, "valid", _SENTENCES)
@@ -56,7 +59,8 @@ def attention_maps(model: Seq2Seq[Any, Any], prepared: Prepared, config: RunConf
     for batch in batches(prepared, pairs, device, rows=1):
         for kind, layers in maps_of(model, batch).items():
             for layer, weights in enumerate(layers):
-                for head, found in enumerate(_figures_of(weights)):
+                causal = kind == "decoder" and isinstance(model, Transformer) and model.config.causal_mask
+                for head, found in enumerate(figures_of(weights, causal=causal)):
                     sums.setdefault((kind, layer, head), _Head()).add(found)
     costs, bleu = _costs(model, prepared, config)
     heads = [
@@ -129,37 +133,39 @@ def maps_of(model: Seq2Seq[Any, Any], batch: Batch) -> Maps:
 
 @dataclass(slots=True)
 class _Head:
-    """Sums over sentences."""
+    """What was found in each sentence that has it."""
 
-    sentences: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=lambda: {"entropy": [], "distance": [], "likeness": []})
 
     def add(self, found: Mapping[str, float | None]) -> None:
-        self.sentences += 1
         for name, value in found.items():
             if value is not None:
-                self.sums[name] = self.sums.get(name, 0.0) + value
+                self.values[name].append(value)
 
     def means(self) -> dict[str, float | None]:
-        return {
-            name: self.sums[name] / self.sentences if name in self.sums else None
-            for name in ("entropy", "distance", "likeness")
-        }
+        return {name: fmean(values) if values else None for name, values in self.values.items()}
 
 
-def _figures_of(weights: Tensor) -> list[dict[str, float | None]]:
-    """Of each head of one layer's `weights` [heads, q_len, k_len]; see `attention_maps`."""
+def figures_of(weights: Tensor, *, causal: bool) -> list[dict[str, float | None]]:
+    """Of each head of one layer's `weights` [heads, q_len, k_len]; see `attention_maps`.
+
+    `causal`: query t may attend to the first t keys only.
+    """
     heads, queries, keys = weights.shape
-    entropy = -torch.special.xlogy(weights, weights).sum(-1).mean(-1) / math.log(max(keys, 2))
+    allowed = torch.arange(1, queries + 1).clamp(max=keys) if causal else torch.full((queries,), keys)
+    choosing = allowed > 1
+    largest = allowed[choosing].to(weights.dtype).log()
+    entropy = (_entropies(weights)[:, choosing] / largest).mean(-1)
     places = torch.arange(keys, dtype=weights.dtype)
     diagonal = torch.arange(queries, dtype=weights.dtype) * ((keys - 1) / max(queries - 1, 1))
     distance = (weights * (places - diagonal[:, None]).abs()).sum(-1).mean(-1)
-    likeness = likenesses(weights)
+    likeness = likenesses(weights[:, choosing])
+    some = bool(choosing.any())
     return [
         {
-            "entropy": float(entropy[head]),
+            "entropy": float(entropy[head]) if some else None,
             "distance": float(distance[head]),
-            "likeness": None if likeness is None else float(likeness[head]),
+            "likeness": float(likeness[head]) if some and likeness is not None else None,
         }
         for head in range(heads)
     ]

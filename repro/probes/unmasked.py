@@ -15,7 +15,7 @@ from repro.data.prepared import Prepared
 from repro.decoding.scores import score
 from repro.decoding.translate import translate_lines
 from repro.models.transformer import DecoderLayer, Transformer
-from repro.probes.figures import Figure, each_seed
+from repro.probes.figures import LEAST_BLEU, Figure, each_seed
 from repro.probes.sentences import pairs_of
 from repro.training.evaluation import perplexity
 
@@ -69,5 +69,10 @@ def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         "perplexity_ratio": each_seed(
             results, lambda rows: rows["mask.off"]["perplexity"] / rows["base"]["perplexity"]
         ),
-        "bleu_share": each_seed(results, lambda rows: rows["mask.off"]["bleu"] / max(rows["base"]["bleu"], 1e-9)),
+        "bleu_share": each_seed(results, _share, lacking=f"base translates with less than {LEAST_BLEU:g} BLEU"),
     }
+
+
+def _share(rows: Mapping[str, Any]) -> float | None:
+    without, base = rows["mask.off"]["bleu"], rows["base"]["bleu"]
+    return float(without / base) if base >= LEAST_BLEU else None

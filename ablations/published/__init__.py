@@ -1,0 +1,1 @@
+"""A finished study as files small enough for git (records, report, numbers), and a study made of them again."""
