@@ -7,7 +7,13 @@ import hashlib
 import io
 import json
 import lzma
+import os
+import re
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +21,12 @@ from typing import Any
 
 import pytest
 from small_corpus import PIECES, small_corpus
-from small_study import bits, settings, small_study
+from small_study import ROOT, bits, settings, small_study
 
 from ablations.cli import run as ablate
 from ablations.corpora import ROOT_VARIABLE
+from ablations.published import publishing
+from ablations.published.discreet import Discreet
 from ablations.selection import choose
 from ablations.study import Data, Study, open_study
 from repro.data.prepared import Prepared
@@ -186,8 +194,9 @@ def test_the_readme_says_what_was_run_and_what_is_missing(published: Path) -> No
     command = f"ablate run table3 --scale smoke --seeds 1 --only {','.join((*DONE, FAILED, PLANNED))} --set "
     assert command + "data.corpus=local:svo-sov" in told
     assert "| runs | 2 of 4 done |" in told
-    assert "| D.dropout-0 | 1 | not run | " in told
-    assert "| A.h16 | 1 | failed: OSError: …/runs: lost on machine-1 (pid 0) | " in told
+    assert "| D.dropout-0 | 1 | not finished | " in told
+    assert "| A.h16 | 1 | failed: OSError: …: lost on machine-1 (pid 0) | " in told
+    assert "`--source DIR` tells these commands and `ablate publish` its text" in told, "no command makes this corpus"
 
 
 def test_nothing_names_the_machine_its_user_or_its_places(published: Path, made: Path) -> None:
@@ -199,6 +208,45 @@ def test_nothing_names_the_machine_its_user_or_its_places(published: Path, made:
         for secret in secrets:
             assert secret.encode() not in data, f"{secret} in {name}"
     assert b"machine-1" in files["results.csv"]
+
+
+def test_the_readmes_commands_do_what_it_says_where_it_says(published: Path, corpus: Prepared, tmp_path: Path) -> None:
+    here = Path(shutil.copytree(published, "here"))
+    text = (here / "README.md").read_text(encoding="utf-8")
+    first = text.index("    export ABLATE_DATA=/tmp/corpora\n")
+    block = text[first : text.index("\n\n", first)].replace("/tmp/corpora", str(corpus.directory.parents[1]))
+    ours = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shell = ["sh", "-ec", block.replace("/tmp/again", str(tmp_path / "again")) + "\nsha256sum --quiet -c SHA256SUMS"]
+    subprocess.run(shell, cwd=here, env={**os.environ, "PATH": ours}, check=True)
+    assert content(here) == content(published)
+
+
+def test_rows_with_more_seeds_and_what_they_lack_are_told_in_the_tables_order(again: Study, corpus: Prepared) -> None:
+    data = Data(corpus="local:svo-sov", directory=corpus.directory, digest=corpus.digest, vocabulary_size=PIECES)
+    open_study(again.path, choose("table3", "smoke", only=["A.h1"], settings=settings(BUDGET)), [1, 2], data)
+    assert ablate(["publish", "again", "out"]) == 0
+    told = Path("out/README.md").read_text(encoding="utf-8")
+    assert "--seeds 1 --only base,A.h16,D.dropout-0 --set" in told
+    assert "--seeds 2 --only A.h1 --set" in told
+    missing = told[told.index("## What is missing") : told.index("## Files")]
+    assert re.findall(r"\n\| (\S+) \| (\d) \|", missing) == [("A.h1", "2"), ("A.h16", "1"), ("D.dropout-0", "1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("PermissionError: '/home/alice'", "PermissionError: '…'"),
+        ("OSError: full: '/home/alice smith/runs/final.safetensors'", "OSError: full: '…/final.safetensors'"),
+        ("~alice/notes, ../alice/notes.py:7 and -I/home/alice", "…, …/notes.py:7 and -I…"),
+        ("runs/A.h1-s1/config.json and/or +/-3, 0.1.0, 5 / 6", "runs/A.h1-s1/config.json and/or +/-3, 0.1.0, 5 / 6"),
+        ("http://node17:8080/alice from 10.1.2.3:88 by alice@node17", "http://… from …:88 by …@machine-1"),
+        ("node17.example.org, node17, node17.local: gone", "machine-1, machine-1, machine-1: gone"),
+    ],
+)
+def test_a_reason_is_told_without_people_and_places(text: str, told: str) -> None:
+    discreet = Discreet([HOST], {"corpus": "smoke", "vocabulary_size": 320, "digest": "0" * 64})
+    assert discreet.status({"reason": text})["reason"] == told
+    assert discreet.status({"reason": told})["reason"] == told, "what was made already stays"
 
 
 # The study made of it.
@@ -265,6 +313,21 @@ def test_what_needs_weights_says_that_there_are_none(
         assert "its weights are not here: a published or pulled record has none" in told
 
 
+def test_the_corpus_that_is_missing_is_prepared_as_the_study_had_it(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").mkdir()
+    small_corpus(tmp_path / "text", tmp_path / "unused")
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path / "corpora"))
+    assert ablate(["unpack", str(published), "study"]) == 0
+    assert not Study.load(Path("study")).data.directory.exists()
+    told = re.search("is not prepared here \\(`ablate (.+) DIR` prepares it, too\\)", capfd.readouterr().out)
+    assert told
+    assert ablate([*shlex.split(told[1]), "out", "--source", "text"]) == 0
+    assert Prepared.load(Study.load(Path("study")).data.directory).digest == Study.load(Path("study")).data.digest
+    assert content(tmp_path / "out") == content(published)
+
+
 # Refused.
 
 
@@ -308,6 +371,107 @@ def test_nothing_of_anybodys_is_written_over(
     (tmp_path / "out" / "notes.txt").write_text("mine")
     assert "'notes.txt'" in refused(["publish", str(published), "out", "--force"], capfd)
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+def test_a_directory_that_only_looks_published_is_not_replaced(
+    published: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "images"
+    there.mkdir()
+    (there / "disk.iso").write_text("mine")
+    (there / "SHA256SUMS").write_text(f"{hashlib.sha256(b'mine').hexdigest()}  disk.iso\n")
+    assert "no file of a published study" in refused(["publish", str(published), "images", "--force"], capfd)
+    assert (there / "disk.iso").read_text() == "mine"
+
+
+def test_what_came_into_the_directory_meanwhile_is_not_written_over(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def late(*arguments: Any) -> Any:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "notes.txt").write_text("mine")
+        return made(*arguments)
+
+    made = publishing._made
+    monkeypatch.setattr(publishing, "_made", late)
+    assert "out: is not empty" in refused(["publish", str(published), "out"], capfd)
+    assert content(tmp_path) == {"out/notes.txt": b"mine"}
+
+
+def test_links_are_followed(published: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for link, place in (("a", "elsewhere"), ("b", "new")):
+        Path(link).symlink_to(place)
+    assert ablate(["publish", str(published), "a"]) == 0
+    assert content(tmp_path / "elsewhere") == content(published)
+    assert ablate(["unpack", "a", "b"]) == 0
+    assert Study.load(tmp_path / "new").runs
+    assert Path("a").is_symlink()
+    assert Path("b").is_symlink()
+
+
+def test_nothing_is_put_in_a_published_study_or_in_place_of_the_working_directory(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = Path(shutil.copytree(published, tmp_path / "here"))
+    monkeypatch.chdir(here)
+    for command in (["unpack", ".", "study"], ["publish", ".", "out"]):
+        assert "lies in the published study" in refused(command, capfd)
+    assert "you are in this directory" in refused(["publish", ".", ".", "--force"], capfd)
+    monkeypatch.delenv(ROOT_VARIABLE)
+    assert "export ABLATE_DATA=DIR" in refused(["publish", ".", "../out"], capfd)
+    assert content(here) == content(published)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for command in (["unpack", "../here", "."], ["publish", "../here", "."]):
+        assert "you are in this directory" in refused(command, capfd)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ablations.cli import run
+from ablations.published import publishing
+
+rename = Path.rename
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def rename_and_die(path, target):
+    rename(path, target)
+    if Path(target).name == "old":
+        die()
+
+if sys.argv.pop(1) == "writing":
+    publishing.write_bytes = die
+else:
+    Path.rename = rename_and_die
+run(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("when", ["writing", "replacing"])
+def test_one_that_was_killed_leaves_nothing_after_the_next(
+    when: str, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    shutil.copytree(published, "out")
+    (here / ".out.txt").write_text("mine")
+    command = ["publish", str(published), "out"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    dead = subprocess.run([sys.executable, "-c", _KILLED, when, *command, "--force"], env=variables, check=False)
+    assert dead.returncode == -signal.SIGKILL
+    assert (here / "out").exists() is (when == "writing")
+    assert [path for path in here.iterdir() if path.name.startswith(".out.ablate-")]
+    if when == "replacing":
+        assert ablate(command) == 3, "what was there is back, and not replaced without --force"
+        assert content(here / "out") == content(published)
+    assert ablate([*command, "--force"]) == 0
+    assert content(here / "out") == content(published)
+    assert sorted(path.name for path in here.iterdir()) == [".out.txt", "out"]
 
 
 def test_text_that_is_not_the_one_scored_on_is_not_taken_for_it(
@@ -371,6 +535,14 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfi
     return member
 
 
+def _sparse(name: str) -> tarfile.TarInfo:
+    """A file of a few bytes that says it unpacks to 10^15."""
+    member = _member(name)
+    member.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.name": name}
+    member.pax_headers |= {"GNU.sparse.map": "1000000000000000,0", "GNU.sparse.size": "1000000000000000"}
+    return member
+
+
 @pytest.mark.parametrize(
     "strange",
     [
@@ -386,6 +558,7 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfi
         _member("records/runs/x/config.json", tarfile.FIFOTYPE),
         _member("records/runs", tarfile.DIRTYPE),
         _member("records/runs/not-planned/config.json"),
+        _sparse("records/bench-layers.json"),
     ],
 )
 def test_an_archive_with_anything_else_in_it_is_refused(
@@ -408,6 +581,20 @@ def test_a_record_of_another_run_than_the_planned_one_is_refused(
     )
     _put(copy, _tar(files | {base: files[other]}))
     assert "its configuration is not the planned one" in refused(["unpack", "copy", "study"], capfd)
+
+
+@pytest.mark.parametrize("words", ["[" * 100_000, '{"n": NaN}', '{"n": "\\ud800"}', '{"n": 1e999}', "[]", "\xff"])
+@pytest.mark.parametrize("name", ["study.json", "config.json"])
+def test_a_record_that_is_no_document_is_refused(
+    words: str, name: str, published: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(published, "copy"))
+    files = members(copy / "records.tar.xz")
+    harmed = next(member for member in files if member.endswith(name))
+    text = files[harmed].decode().rstrip().removesuffix("}") + "," + words[1:] if words.startswith("{") else words
+    _put(copy, _tar(files | {harmed: text.encode("latin-1")}))
+    assert "copy/records.tar.xz" in refused(["unpack", "copy", "study"], capfd)
+    assert not Path("study").exists()
 
 
 def test_an_archive_that_unpacks_to_more_than_a_study_is_refused(

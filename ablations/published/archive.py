@@ -52,7 +52,7 @@ def unpacked(content: bytes, where: str) -> dict[str, bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(_plain(content, where)), mode="r:") as archive:
             return dict(_members(archive, where))
-    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise CheckError(f"damaged ({error})", where=where, fix=AGAIN) from error
 
 
@@ -71,7 +71,7 @@ def _members(archive: tarfile.TarFile, where: str) -> Iterator[tuple[str, bytes]
     for member in archive:
         folder, _, name = member.name.partition("/")
         told = repr(member.name)[:100]
-        if member.type != tarfile.REGTYPE:
+        if member.type != tarfile.REGTYPE or member.issparse():  # a sparse one can claim any size
             raise CheckError(f"holds {told}, which is no plain file", where=where, fix="do not trust it")
         if folder != FOLDER or not is_record(name) or name in seen:
             raise CheckError(f"holds {told}, which is no record of a study", where=where, fix="do not trust it")

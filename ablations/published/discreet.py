@@ -12,7 +12,13 @@ from repro.data.corpora import corpus
 Document = dict[str, Any]
 
 _ALIAS = re.compile(r"machine-[1-9]\d*")
-_PATH = re.compile(r"(?<![\w.…])(?:/[^\s/:,;()'\"<>]+)+/([^\s/:,;()'\"<>]+)")
+_URL = re.compile(r"\b([A-Za-z][\w+.-]*)://[^\s'\"<>]+")
+_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d)")
+_ACCOUNT = re.compile(r"(?<![\w…])[\w.+-]+@(?=[\w…])")
+_QUOTED = re.compile(r"(['\"])(?:~[\w.-]*|\.\.?)?(/[^'\"\n]+)\1")
+_PATH = re.compile(r"(?:(?<![\w.…~/])|(?<=(?<!\w)-[A-Za-z]))(?:~[\w.-]*|\.\.?)?(/[A-Za-z_][^\s:,;()'\"<>]*)")
+_FILE = re.compile(r".*/([\w.-]+\.(?:db|jsonl?|lock|model|py|safetensors|so|txt))")
+"""The files of which the name is told; the names of directories can be those of people."""
 _PID = re.compile(r"\bpid \d+")
 _PLAN = (
     *("schema", "study", "table", "kind", "scale", "seeds", "profile", "set", "data", "created", "version"),
@@ -47,6 +53,8 @@ class Discreet:
         taken = {host for host in known if _ALIAS.fullmatch(host)}
         free = (name for number in range(1, 2 * len(known) + 2) if (name := f"machine-{number}") not in taken)
         self._hosts = {host: host if host in taken else next(free) for host in known}
+        short = {host.partition(".")[0]: alias for host, alias in self._hosts.items() if host[:1].isalpha()}
+        self._names = sorted((short | self._hosts).items(), key=lambda pair: -len(pair[0]))
         self._data = usual_place(data)
 
     def plan(self, document: Document) -> Document:
@@ -84,9 +92,18 @@ class Discreet:
         return self._hosts.get(str(host or ""), "")
 
     def _text(self, text: str) -> str:
-        for host, alias in self._hosts.items():
-            text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", alias, text)
-        return _PATH.sub(r"…/\1", _PID.sub("pid 0", text))
+        text = _ADDRESS.sub("…", _URL.sub(r"\1://…", _ACCOUNT.sub("…@", text)))
+        text = _PATH.sub(_shortened, _QUOTED.sub(_shortened, _PID.sub("pid 0", text)))
+        for name, alias in self._names:
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?:\.[\w-]+)*(?![\w-])", alias, text)
+        return text
+
+
+def _shortened(found: re.Match[str]) -> str:
+    """A path without its directories, in the quotes that it had."""
+    *quote, path = found.groups()
+    file = _FILE.fullmatch(path)
+    return (f"…/{file[1]}" if file else "…").join(quote * 2 or ("", ""))
 
 
 def _earlier(entry: Document) -> Document:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from ablations.published.archive import AGAIN, unpacked
 from ablations.study import ARCHIVE
 from repro.errors import CheckError
-from repro.files import disk_error, write_bytes
 
 README, SUMS = "README.md", "SHA256SUMS"
 COPY = "plan.json"
@@ -59,30 +55,10 @@ def check_free(path: Path, *, force: bool) -> None:
     if here and not force:
         fix = "choose another directory; a published study is replaced with --force"
         raise CheckError("is not empty", where=str(path), fix=fix)
-    if strange := sorted(here - {SUMS, *(_listed(path) if here else ())}):
+    known = {SUMS, *_listed(path)} if is_published(path) else set()
+    if strange := sorted(here - known):
         what = f"holds {strange[0]!r}, which is no file of a published study"
         raise CheckError(what, where=str(path), fix="choose another directory, or move that file")
-
-
-def write_published(path: Path, files: Mapping[str, bytes]) -> None:
-    """Make `path` a directory of `files`, whole or not at all; what it held before is removed."""
-    path = path.absolute()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise disk_error(error, path) from error
-    try:
-        (room / "new").mkdir()
-        for name, content in files.items():
-            write_bytes(room / "new" / name, content)
-        with suppress(FileNotFoundError):
-            path.rename(room / "old")
-        (room / "new").rename(path)
-    finally:
-        if (room / "old").exists() and not path.exists():
-            (room / "old").rename(path)
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def _listed(path: Path) -> dict[str, str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.corpora import Say, data_root, prepare_for
+from ablations.corpora import ROOT_VARIABLE, Say, data_root, prepare_for
 from ablations.published.archive import packed
 from ablations.published.discreet import place_in_root
 from ablations.published.form import (
@@ -22,8 +22,8 @@ from ablations.published.form import (
     read_archive,
     read_records,
     sums_of,
-    write_published,
 )
+from ablations.published.places import check_outside, landing, room_for, settle
 from ablations.published.readme import readme
 from ablations.published.records import check, gathered, place
 from ablations.status import Look, in_words, look
@@ -31,7 +31,7 @@ from ablations.study import ARCHIVE, PLAN, Study, study_path
 from ablations.tracking.pulled import PLAIN
 from repro.config import DataConfig
 from repro.errors import CheckError, UsageError
-from repro.files import disk_error
+from repro.files import write_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,8 @@ def publish(name: str, out: Path, *, force: bool, source: Path | None, say: Say)
     search; CheckError when `out` is taken, when somebody works on the study, when its records are damaged, or when the
     text that it was scored on is not to be had: the report would lack what it shows of it.
     """
-    check_free(out, force=force)
+    landed = landing(out)
+    check_free(landed, force=force)
     given, where = Path(name), name
     if is_published(given):
         where = str(given / ARCHIVE)
@@ -77,32 +78,33 @@ def publish(name: str, out: Path, *, force: bool, source: Path | None, say: Say)
     with _staged(files, where) as study:
         _bring_text(study, theirs, source, say, files)
         made, looks = _made(study, files[PLAN], archive)
-    write_published(out, made)
+    with room_for(landed) as new:
+        for file, content in made.items():
+            write_bytes(new / file, content)
+        settle(new, landed, lambda: check_free(landed, force=force))
     return Published(path=out, sizes={name: len(content) for name, content in made.items()}, looks=looks)
 
 
 def unpack(published: Path, study: Path, say: Say) -> Study:
     """Make the study directory `study` from the published one. Raises CheckError for damage, and where it is taken."""
+    landed = landing(study)
+    _check_empty(landed)
+    files = read_records(published)
+    with room_for(landed) as new:
+        data = _at_home(files, new, str(published / ARCHIVE))
+        settle(new, landed, lambda: _check_empty(landed))
+    found = Study.load(landed)
+    if not data.is_dir():
+        # `ablate data prepare` takes its settings from the scales; the study's may be others, and so would be the text.
+        command = f"ablate publish {shlex.quote(str(published))} DIR"
+        what = "a report without it has no test on the test set and no examples"
+        say(f"note: {found.data.corpus} is not prepared here (`{command}` prepares it, too); {what}")
+    return found
+
+
+def _check_empty(study: Path) -> None:
     if study.exists() and (not study.is_dir() or any(study.iterdir())):
         raise CheckError("is not empty", where=str(study), fix="choose another directory")
-    files = read_records(published)
-    place_here = study.absolute()
-    try:
-        place_here.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(prefix=f".{place_here.name}.", dir=place_here.parent))
-    except OSError as error:
-        raise disk_error(error, study) from error
-    try:
-        data = _at_home(files, room / "study", str(published / ARCHIVE))
-        (room / "study").rename(place_here)
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
-    found = Study.load(study)
-    if not data.is_dir():
-        command = f"ablate data prepare {found.data.corpus} --vocabulary-size {found.data.vocabulary_size}"
-        what = "a report without it has no test on the test set and no examples"
-        say(f"note: {found.data.corpus} is not prepared here ({command}); {what}")
-    return found
 
 
 def _at_home(files: Mapping[str, bytes], study: Path, where: str) -> Path:
@@ -138,6 +140,8 @@ def _bring_text(study: Study, theirs: Path | None, source: Path | None, say: Say
     data = DataConfig(**known)
 
     def prepared() -> Path:
+        where = Path(os.path.realpath(data_root()))
+        check_outside(where, told=data_root(), fix=f"keep corpora elsewhere: export {ROOT_VARIABLE}=DIR")
         return prepare_for(data, source=source, say=say).directory
 
     usual = data_root() / place_in_root(study.document["data"])

@@ -16,6 +16,7 @@ from ablations.status import Look
 from ablations.study import ARCHIVE, Study
 from ablations.tables import variants_of
 from repro.config.profiles import profile_settings
+from repro.data.corpora import corpus
 from repro.errors import UsageError
 from repro.runs.attempts import claims
 
@@ -39,6 +40,7 @@ def readme(study: Study, looks: Sequence[Look], report: Report) -> str:
         _facts(study, looks, section.study.finished),
         "The same from nothing (`ablate plan` tells the cost first):",
         _block(commands(study)),
+        *_text(study),
         "## What came out",
         short_table(report).rstrip("\n"),
         "Every value of this table is a line of `cells.csv`, in the same words and unrounded, with the runs that it "
@@ -47,6 +49,7 @@ def readme(study: Study, looks: Sequence[Look], report: Report) -> str:
         _missing(study, looks),
         "## Files",
         _FILES,
+        _not_here(study),
         "## Build it again, check it, go on with it",
         _AGAIN,
     ]
@@ -62,23 +65,42 @@ _FILES = f"""\
 | `cells.csv` | a row a cell of the report's tables |
 | `SCHEMA.md` | every column of the three |
 | `{COPY}` | the frozen plan |
-| `{ARCHIVE}` | the records of all runs: configuration, environment, metrics, result, translations of the test side |
-| `{SUMS}` | digests of all these files |
-
-Not here: weights, translations of the validation side, names of hosts, users and jobs."""
+| `{ARCHIVE}` | the records: of runs configuration, environment, metrics, result and test translations; of probes |
+| `{SUMS}` | digests of all these files |"""
 
 _AGAIN = f"""\
-In this directory, with the corpus at hand (`ablate publish` prepares it if it can),
+In this directory, with `ABLATE_DATA` where you keep corpora (`ablate publish` prepares this one there if need be),
 
+    export ABLATE_DATA=/tmp/corpora
     ablate publish . /tmp/again && diff -r . /tmp/again
 
-makes everything but `{ARCHIVE}` from `{ARCHIVE}`, byte for byte with the versions of `constraints.txt`;
-`sha256sum -c {SUMS}` checks the files alone.
+makes everything but `{ARCHIVE}` from `{ARCHIVE}`, byte for byte with the same version of the program and the packages
+of its `constraints.txt`; `sha256sum -c {SUMS}` checks the files alone.
 
     ablate unpack . STUDY
 
-makes a study's directory of it: `ablate status`, `report`, `compare` and `sync` work there, and `ablate run` with
-`--study STUDY` does what is missing, more seeds or more rows, and nothing twice. What needs weights trains anew."""
+makes a study of it in the directory `STUDY`, outside of this one: `ablate status`, `report`, `compare` and `sync`
+work there, and `ablate run` with `--study STUDY` does what is missing, more seeds or more rows, and nothing twice.
+What needs weights trains anew."""
+
+
+def _not_here(study: Study) -> str:
+    from reports.formats import counted
+
+    told = "Not here: weights, translations of the validation side, names of hosts, users and jobs"
+    if study.superseded:
+        told += f", and the records of {counted(len(study.superseded), 'run')} of what the study was before it changed"
+    return told + "."
+
+
+def _text(study: Study) -> list[str]:
+    """Where its corpus comes from, unless the program makes it."""
+    name = study.data.corpus
+    origin = corpus(name).origin
+    if origin == "generated":
+        return []
+    if_any = "Where it cannot be downloaded" if origin == "download" else "Where it is not prepared"
+    return [f"The corpus is `{name}`. {if_any}, `--source DIR` tells these commands and `ablate publish` its text."]
 
 
 def commands(study: Study) -> list[str]:
@@ -135,7 +157,8 @@ def _facts(study: Study, looks: Sequence[Look], finished: Sequence[Run]) -> str:
     done = sum(found.status.state == "done" for found in looks)
     rows = [
         ("study", f"`{_name(study)}`: {study.table} at scale {study.scale}"),
-        ("rows and seeds", f"{len(study.document['variants'])} rows, seeds {listed(_texts(study.document['seeds']))}"),
+        ("rows", str(len(study.document["variants"]))),
+        ("seeds", listed(_texts(study.document["seeds"]))),
         ("runs", f"{done} of {len(looks)} done"),
         ("budget of base", f"{plain(train.get('budget'))} {train.get('budget_unit', '')}"),
         ("corpus", f"{data.corpus}, {data.vocabulary_size} joint pieces, digest `{data.digest}`"),
@@ -211,7 +234,8 @@ def _missing(study: Study, looks: Sequence[Look]) -> str:
         return f"Nothing: all {counted(len(looks), 'run')} are done."
     seconds = seconds_by_row(study, looks)
     rows: dict[str, list[Look]] = {}
-    for found in left:
+    order = _rows(study)
+    for found in sorted(left, key=lambda found: (order.index(found.run.variant), found.run.seed)):
         rows.setdefault(found.run.variant, []).append(found)
     lines = ["| row | seeds | why | estimate, a run |", "| :--- | :--- | :--- | ---: |"]
     for row, runs in rows.items():
@@ -227,7 +251,7 @@ def _missing(study: Study, looks: Sequence[Look]) -> str:
 
 def _why(found: Look) -> str:
     if found.status.state not in OUTCOMES:
-        return "not run"
+        return "not finished"
     return f"{found.status.state}: {found.status.reason}" if found.status.reason else found.status.state
 
 

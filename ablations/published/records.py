@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def place(files: Mapping[str, bytes], study: Path, data: Path) -> None:
 
 
 def _at_home(content: bytes, name: str, data: Path) -> bytes:
-    """A record with the corpus where it is here. What is no document stays so, to be refused by `check`."""
+    """A record with the corpus where it is here. What is no document stays, to be refused by `check`."""
     if name != PLAN and not name.endswith("/config.json"):
         return content
     try:
@@ -64,12 +64,12 @@ def _at_home(content: bytes, name: str, data: Path) -> bytes:
             document["data"]["directory"] = str(data)
         else:
             document["data_directory"] = str(data)
-    except (ValueError, TypeError, KeyError):
+        return _json(document)
+    except (ValueError, TypeError, KeyError, RecursionError):
         return content
-    return _json(document)
 
 
-def check(study: Path, names: Iterable[str], where: str) -> Study:
+def check(study: Path, names: Collection[str], where: str) -> Study:
     """The study that `place` wrote of the records `names`. Raises CheckError naming the archive `where` for one that is
     damaged, of another run than planned, or of none.
     """
@@ -80,11 +80,22 @@ def check(study: Path, names: Iterable[str], where: str) -> Study:
         planned = {run.path.name: run for run in found.runs}
         if strange := sorted(there - planned.keys()):
             raise CheckError(f"holds the run {strange[0]!r}, which is not planned", where=where)
+        for name in names:
+            _check_text(study / name)
         for name in sorted(there):
             check_run(RunDirectory(study / RUNS / name), planned[name].hash, where=f"{where}, run {name}")
     except CheckError as error:
         raise CheckError(error.what, where=error.where.replace(str(study), where), fix=AGAIN) from error
     return found
+
+
+def _check_text(path: Path) -> None:
+    """Raise CheckError for a document that cannot be written again: "\\ud800" is in JSON, but is no text."""
+    if path.suffix == ".json":
+        try:
+            _json(read_json(path))
+        except UnicodeEncodeError as error:
+            raise CheckError(f"not a JSON document ({error.reason})", where=str(path)) from error
 
 
 def _check_at_rest(working: list[StudyRun], path: Path) -> None:
