@@ -10,14 +10,15 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.options import Json
+from ablations.cli.runs import DataPath
 from repro.errors import UsageError
 
-app = typer.Typer(help="Measure this machine: layers, training.", no_args_is_help=True)
+app = typer.Typer(help="Measure this machine: layers, training, decoding.", no_args_is_help=True)
 
 
 @app.command()
 def layers(
-    rounds: Annotated[int, typer.Option(min=1, help="Times that each size is measured; medians are told.")] = 3,
+    rounds: Annotated[int, typer.Option(min=2, help="Times that each size is measured; intervals are over them.")] = 5,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the document there as well.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -51,14 +52,17 @@ def _table(found: dict[str, Any]) -> Any:
         "longest path",
     ):
         table.add_column(name, justify="left" if name == "layer" else "right")
-    longest = str(max(found["lengths"]))
+    longest = max(found["dilated"]["path"], key=int)
     for layer in (*found["layers"], found["attention_core"]):
         exponents = [layer["exponents"]["n"], layer["exponents"]["d"], layer["latency_exponents"]["n"]]
         shown = [f"{e['value']:.2f} ({e['low']:.2f} to {e['high']:.2f})" for e in exponents]
         table.add_row(
             layer["layer"].replace("_", " "), *shown, str(layer["sequential"][longest]), str(layer["path"][longest])
         )
-    table.caption = f"powers of n and d in the seconds of forward and backward; steps and path at n = {longest}"
+    table.caption = (
+        f"powers of n and d in the seconds of forward and backward over the {found['fitted']} largest sizes, 95 % "
+        f"intervals over {found['rounds']} rounds; steps and path at n = {longest}"
+    )
     return table
 
 
@@ -98,6 +102,152 @@ def train(
     if as_json:
         options.print_json({"shapes": documents})
     return 0
+
+
+@app.command()
+def growth(
+    base: Annotated[str, typer.Option(help="The shape that grows: of smoke, multi30k-cpu, small, base.")] = "small",
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds; intervals are over them.")] = 5,
+    as_json: Json = False,
+) -> int:
+    """Cost of a target token in training over width, depth, length and vocabulary, beside its FLOPs, on one core.
+
+    One at a time is half, twice and four times that of the shape, in turn over the rounds; what would take more than
+    three seconds a step is left out and named.
+    """
+    from repro.bench.clock import pinned
+    from repro.bench.growth import measure
+    from repro.bench.shapes import SHAPES
+
+    if base not in SHAPES:
+        raise UsageError(f"no shape is called {base!r}", where="--base", fix="choose from " + ", ".join(SHAPES))
+    console = options.console()
+    with console.status(base) as status, pinned():
+        tell = status.update if console.is_terminal and not as_json else (lambda _: None)
+        document = measure(SHAPES[base], rounds=rounds, tell=tell)
+    if as_json:
+        options.print_json(document)
+    else:
+        console.print(_growth_table(document))
+        console.print(_powers_table(document))
+    return 0
+
+
+def _growth_table(document: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    title = f"{document['shape']} on {document['device']}, {document['precision']}, {document['rounds']} rounds"
+    grid = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for name in ("grown", "size", "µs a token", "GFLOP/s", "cost", "FLOPs"):
+        grid.add_column(name, justify="left" if name == "grown" else "right", no_wrap=True)
+    for grown in document["dimensions"]:
+        for entry in grown["sizes"]:
+            grid.add_row(
+                grown["dimension"],
+                f"{entry['size']:,}",
+                f"{1e-3 * entry['flops_per_token'] / (entry['flops_per_second'] / 1e9):,.1f}",
+                f"{entry['flops_per_second'] / 1e9:,.0f}",
+                f"{entry['measured']:.2f}",
+                f"{entry['counted']:.2f}",
+            )
+        for size in grown["left_out"]:
+            grid.add_row(grown["dimension"], f"{size:,}", "left out")
+    return grid
+
+
+def _powers_table(document: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("grown", "power of the cost", "95 % over rounds", "of the FLOPs"):
+        grid.add_column(name, justify="left" if name == "grown" else "right", no_wrap=True)
+    for grown in document["dimensions"]:
+        power = grown["power"]
+        interval = f"{power['low']:.2f} to {power['high']:.2f}"
+        grid.add_row(grown["dimension"], f"{power['value']:.2f}", interval, f"{grown['counted_power']:.2f}")
+    return grid
+
+
+@app.command()
+def decode(
+    run: Annotated[
+        Path | None, typer.Argument(help="A trained run of the row base; without, random weights in a shape.")
+    ] = None,
+    sentences: Annotated[int, typer.Option(min=1, help="Sentences, of the run's test set from its first on.")] = 1000,
+    shape: Annotated[str, typer.Option(help="Without a run: of smoke, multi30k-cpu, small, base.")] = "",
+    system: Annotated[str, typer.Option(help="Of ours, ctranslate2, generate; all that are installed.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; what is told is their median.")] = 3,
+    data: DataPath = None,
+    as_json: Json = False,
+) -> int:
+    """Beam search beside CTranslate2 and `generate` of `transformers`, with the same weights, on one core.
+
+    Beam 4 without a length penalty, where all three search for the same; same batches, in turn, in single precision.
+    The other two are timed where the extra `bench` is installed.
+    """
+    from repro.bench.clock import pinned
+    from repro.bench.decode import available, measure, of_shape
+    from repro.bench.shapes import SHAPES
+
+    if run is not None and shape:
+        raise UsageError("a run and a shape", where="--shape", fix="leave one of them out")
+    shapes = _names(shape) or ["smoke", "multi30k-cpu"]
+    for name in shapes:
+        if name not in SHAPES:
+            raise UsageError(f"no shape is called {name!r}", where="--shape", fix="choose from " + ", ".join(SHAPES))
+    systems = _names(system) or available()
+    documents = []
+    console = options.console()
+    for name in shapes if run is None else [run.name]:
+        with console.status(name) as status, pinned():
+            tell = status.update if console.is_terminal and not as_json else (lambda _: None)
+            work = of_shape(SHAPES[name], sentences) if run is None else _work(run, data, sentences)
+            documents.append(measure(work, systems, rounds=rounds, tell=tell))
+        if not as_json:
+            console.print(_decode_title(documents[-1]), highlight=False)
+            console.print(_decode_table(documents[-1]))
+    if as_json:
+        options.print_json({"works": documents})
+    return 0
+
+
+def _work(run: Path, data: Path | None, sentences: int) -> Any:
+    """The first `sentences` of the run's test set, with its trained model."""
+    from ablations.single import Trained
+    from repro.bench.conversion import refuse_others
+    from repro.bench.decode import of_model
+    from repro.models.transformer import Transformer
+    from repro.runs.directory import RunDirectory
+
+    refuse_others(RunDirectory(run).config().model, str(run))
+    trained = Trained.load(run, data)
+    assert isinstance(trained.model, Transformer)
+    test = trained.prepared.encoded("test")
+    sources = [test.src(index).tolist() for index in range(min(sentences, len(test)))]
+    return of_model(run.resolve().name, trained.model, sources, trained.config.decode)
+
+
+def _decode_title(document: dict[str, Any]) -> str:
+    told = f"{document['work']} on {document['device']}, {document['precision']}, {document['sentences']:,} sentences"
+    return f"{told}, beam {document['beam']}, alpha {document['alpha']:g}"
+
+
+def _decode_table(document: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    grid.add_column("system", no_wrap=True)
+    for name in ("sentences/s", "tokens/s", "slower", "same outputs"):
+        grid.add_column(name, justify="right")
+    for entry in document["systems"]:
+        grid.add_row(
+            entry["system"],
+            f"{entry['sentences_per_second']:,.1f}",
+            f"{entry['target_tokens_per_second']:,.0f}",
+            f"{entry['times_slower']:.2f}",
+            f"{entry['same_outputs']:.1%}",
+        )
+    return grid
 
 
 def _names(text: str) -> list[str]:

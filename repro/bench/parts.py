@@ -11,14 +11,24 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from repro.bench.systems import Ours
 from repro.data.pieces import Batch
+from repro.models import fused
 from repro.models.attention import Attention
 from repro.models.transformer import FeedForward
 
 PARTS = ("attention", "feed-forward", "softmax and loss", "optimizer", "rest")
-"""What a step is split into; `rest` is embeddings, residual sums with their dropout and norms, and Python."""
+"""What a step is split into; `rest` is embeddings, residual sums with their dropout and norms, and Python.
+
+Where a sub-layer is one operator with its frame (`repro.models.fused`), the sum, dropout and norm count with it.
+"""
 
 _MARK = "part: "
-_LOSS, _ADAM = "_ChunkedLoss", "Optimizer.step"
+_OPERATORS = {
+    "_ChunkedLoss": "softmax and loss",
+    "Optimizer.step": "optimizer",
+    fused.AttentionOperator.__name__: "attention",
+    fused.FeedForwardOperator.__name__: "feed-forward",
+}
+"""The part of what the profiler shows under a name that begins so."""
 
 
 def shares(system: Ours, batches: Iterable[Batch]) -> dict[str, float]:
@@ -56,10 +66,9 @@ def _named(event: Any) -> str | None:
     while event is not None:
         if event.name.startswith(_MARK):
             return str(event.name.removeprefix(_MARK))
-        if event.name.startswith(_LOSS):
-            return "softmax and loss"
-        if event.name.startswith(_ADAM):
-            return "optimizer"
+        for name, part in _OPERATORS.items():
+            if event.name.startswith(name):
+                return part
         event = event.cpu_parent
     return None
 

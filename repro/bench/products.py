@@ -12,6 +12,7 @@ from repro.bench.clock import Clock
 from repro.bench.shapes import Shape
 from repro.config import TransformerConfig
 from repro.data.pieces import Batch
+from repro.models.products import input_gradient, linear, room, weight_gradient
 
 Product = tuple[int, int, int]
 """Positions, width in and width out of a linear layer."""
@@ -38,7 +39,10 @@ def products(config: TransformerConfig, vocabulary_size: int, src: int, tgt: int
 
 
 def rate(shape: Shape, batches: Iterable[Batch], clock: Clock, *, rounds: int = 3) -> float:
-    """FLOP/s of the linear layers of `batches`, forward and both gradients, each product by itself: a median."""
+    """FLOP/s of the linear layers of `batches`, forward and both gradients, each product by itself: a median.
+
+    On a CPU by the library that this project takes there, in the sizes that it takes.
+    """
     device = clock.device
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     found: Counter[Product] = Counter()
@@ -48,13 +52,13 @@ def rate(shape: Shape, batches: Iterable[Batch], clock: Clock, *, rounds: int = 
     flops = sum(6 * rows * wide * out * times for (rows, wide, out), times in found.items())
     seconds = [0.0] * (rounds + 1)
     for (rows, wide, out), times in found.items():
-        x, w, y = (torch.randn(a, b, device=device, dtype=kind) for a, b in ((rows, wide), (out, wide), (rows, out)))
-        into = (y.clone(), x.clone(), w.clone())
+        made = room(rows) if device.type == "cpu" else rows
+        x, w, y = (torch.randn(a, b, device=device, dtype=kind) for a, b in ((made, wide), (out, wide), (made, out)))
         for turn in range(rounds + 1):  # the first one warms up
             with clock:
                 for _ in range(times):
-                    torch.mm(x, w.t(), out=into[0])
-                    torch.mm(y, w, out=into[1])
-                    torch.mm(y.t(), x, out=into[2])
+                    linear(x, w)
+                    input_gradient(y, w)
+                    weight_gradient(y, x)
             seconds[turn] += clock.seconds
     return flops / statistics.median(seconds[1:])

@@ -17,6 +17,7 @@ A sentence's result does not depend on its batch: nothing is shared between sent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ class _Search:
 
         # At most one continuation of a slot ends, so at least `beam` of twice as many do not.
         rank = torch.arange(ends.shape[1], device=ends.device)
-        going = torch.where(ends, rank + ends.shape[1], rank).argsort(1)[:, : self.beam]
+        going = torch.where(ends, rank + ends.shape[1], rank).topk(self.beam, 1, largest=False).indices
         slots, pieces, self.live = slots.gather(1, going), pieces.gather(1, going), totals.gather(1, going)
         self._remember(slots, pieces)
 
@@ -249,16 +250,18 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
     """
     n, beam = live.shape
     vocabulary = logits.shape[1]
-    # A row's normaliser. The fused log-softmax takes half the time of `logsumexp`, which makes a full copy as well;
-    # taken at the row's largest logit, nothing is lost to cancellation.
-    normaliser = (logits.amax(1).double() - torch.log_softmax(logits, 1).amax(1)).view(n, beam)
-    if not bool(normaliser.isfinite().all()):
+    tops = _block_tops(logits)
+    # A row's normaliser. The fused softmax takes half the time of `logsumexp`; taken at the row's largest logit,
+    # nothing is lost to cancellation.
+    largest = torch.maximum(tops.amax(1), logits[:, :_FIRST].amax(1))
+    normaliser = (largest.double() - torch.softmax(logits, 1).amax(1).log()).view(n, beam)
+    if not math.isfinite(float(normaliser.sum())):
         raise FloatingPointError("the model's probabilities are not finite")
     base = live - normaliser
     # Ranked relative to the first slot: its continuations then compare by their logits exactly, as in greedy search,
     # however improbable a long hypothesis has become.
     offsets = (base - base[:, :1]).float()
-    blocks, starts = _best_blocks(logits, offsets, count)
+    blocks, starts = _best_blocks(tops, offsets, count)
     pieces = starts[:, :, None] + torch.arange(_BLOCK, device=logits.device)
     pieces = torch.where(pieces < vocabulary, pieces, PAD)  # a row's last block is filled up with what is never chosen
     places = (blocks * vocabulary)[:, :, None] + pieces
@@ -271,21 +274,26 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
     return slots, pieces, totals.masked_fill_(pieces < _FIRST, -torch.inf)
 
 
-def _best_blocks(logits: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Where to look for the best `count` of each sentence: slots and first pieces of blocks, each [n, count or fewer].
-
-    Blocks are ranked by their largest number. The best `count` numbers lie in the best `count` blocks, ties resolved
-    towards the lower place on both levels, so that all but a few numbers are read once and never sorted.
-    """
-    n, beam = offsets.shape
+def _block_tops(logits: Tensor) -> Tensor:
+    """The largest logit of each block of the pieces that may be generated, [n * beam, blocks]."""
     usable = logits[:, _FIRST:]
     whole = usable.shape[1] // _BLOCK
-    tops = usable[:, : whole * _BLOCK].reshape(n * beam, whole, _BLOCK).amax(2)
+    tops = usable[:, : whole * _BLOCK].reshape(logits.shape[0], whole, _BLOCK).amax(2)
     if whole * _BLOCK < usable.shape[1]:
         tops = torch.cat((tops, usable[:, whole * _BLOCK :].amax(1, keepdim=True)), 1)
+    return tops
+
+
+def _best_blocks(tops: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Where to look for the best `count` of each sentence: slots and first pieces of blocks, each [n, count or fewer].
+
+    Blocks are ranked by their largest number `tops` [n * beam, blocks]. The best `count` numbers lie in the best
+    `count` blocks, ties resolved towards the lower place on both levels, so that few numbers are ever sorted.
+    """
+    n, beam = offsets.shape
     blocks = tops.shape[1]
     values = (tops.view(n, beam, blocks) + offsets[:, :, None]).view(n, beam * blocks)
-    places = torch.arange(beam * blocks, device=logits.device).expand(n, -1)
+    places = torch.arange(beam * blocks, device=tops.device).expand(n, -1)
     best = places if count >= beam * blocks else _top(values, places, count)
     return best // blocks, best % blocks * _BLOCK + _FIRST
 

@@ -136,6 +136,12 @@ def batches_by_length(lengths: Sequence[int], config: DecodeConfig) -> Iterator[
         start += size
 
 
+def padded(sources: Sequence[Sequence[int]]) -> Tensor:
+    """[batch, src_len] of `sources`, each ended by the end mark and padded."""
+    rows = [torch.tensor([*source, EOS], dtype=torch.int64) for source in sources]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+
+
 def _longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
@@ -166,17 +172,11 @@ def _searched(
 ) -> list[Hypothesis] | None:
     """The best hypothesis of each of `sources`; None when memory ran out."""
     try:
-        return beam_search(model, _pad(sources).to(device), config)
+        return beam_search(model, padded(sources).to(device), config)
     except (RuntimeError, MemoryError) as error:
         if not is_shortage(error):
             raise
         return None
-
-
-def _pad(sources: Sequence[Sequence[int]]) -> Tensor:
-    """[batch, src_len] of `sources`, each ended by the end mark and padded."""
-    rows = [torch.tensor([*source, EOS], dtype=torch.int64) for source in sources]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
 
 def _refuse_too_long(sources: Sequence[Sequence[int]], max_positions: int | None, first_line: int) -> None:

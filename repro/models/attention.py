@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from repro.config import TransformerConfig
 from repro.models.dropout import Dropout, RandomSource
+from repro.models.linear import Linear
 
 
 def attend(
@@ -63,7 +64,7 @@ class Attention(nn.Module):
         self.n_heads, self.d_k, self.d_v = config.n_heads, config.d_k, config.d_v
         self.scale = 1.0 / math.sqrt(self.d_k) if config.scale_attention else 1.0
         self.dropout = Dropout(config.attention_dropout, random)
-        self.out = nn.Linear(self.n_heads * self.d_v, config.d_model, bias=config.attention_bias)
+        self.out = Linear(self.n_heads * self.d_v, config.d_model, bias=config.attention_bias)
 
     def split(self, x: Tensor) -> Tensor:
         """[batch, length, n_heads * width] as [batch, n_heads, length, width], without a copy."""
@@ -97,7 +98,7 @@ class SelfAttention(Attention):
     def __init__(self, config: TransformerConfig, random: RandomSource) -> None:
         super().__init__(config, random)
         width = self.n_heads * (2 * self.d_k + self.d_v)
-        self.qkv = nn.Linear(config.d_model, width, bias=config.attention_bias)
+        self.qkv = Linear(config.d_model, width, bias=config.attention_bias)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys [batch, n_heads, length, d_k] and values [..., d_v] of `x` [batch, length, d_model]."""
@@ -123,8 +124,8 @@ class CrossAttention(Attention):
 
     def __init__(self, config: TransformerConfig, random: RandomSource) -> None:
         super().__init__(config, random)
-        self.q = nn.Linear(config.d_model, self.n_heads * self.d_k, bias=config.attention_bias)
-        self.kv = nn.Linear(config.d_model, self.n_heads * (self.d_k + self.d_v), bias=config.attention_bias)
+        self.q = Linear(config.d_model, self.n_heads * self.d_k, bias=config.attention_bias)
+        self.kv = Linear(config.d_model, self.n_heads * (self.d_k + self.d_v), bias=config.attention_bias)
 
     def memory(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys [batch, n_heads, src_len, d_k], values [..., d_v] of the memory's `states` [batch, src_len, d_model]."""

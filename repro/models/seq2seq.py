@@ -7,9 +7,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from repro.models.dropout import RandomSource
+from repro.models.linear import linear
 
 MemoryT = TypeVar("MemoryT")
 """What an encoder hands to its decoder; each family has its own."""
@@ -45,6 +45,10 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
     random: RandomSource
     """The seeded source of every dropout mask of this model."""
 
+    fused: bool = False
+    """Whether `forward` may go a quicker way in training that gives the same numbers up to rounding, where the family
+    has one. The modules are not called there, so hooks on them see nothing."""
+
     max_positions: int | None = None
     """Most pieces a side that the model can take, both marks counted; None: any number."""
 
@@ -69,7 +73,7 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocabulary] of hidden states [..., d_out]."""
-        return functional.linear(hidden, *self.output())
+        return linear(hidden, *self.output())
 
     @abstractmethod
     def start(self, memory: MemoryT, beam: int) -> StateT:

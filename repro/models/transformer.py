@@ -11,8 +11,11 @@ from torch.nn import functional
 
 from repro.config import TransformerConfig
 from repro.data.pieces import PAD
+from repro.models import fused
 from repro.models.attention import CrossAttention, SelfAttention, key_mask
 from repro.models.dropout import Dropout, RandomSource
+from repro.models.incremental import TransformerState, attend_side_by_side
+from repro.models.linear import Linear
 from repro.models.positions import LearnedPositions, SinusoidalPositions, build_positions
 from repro.models.seq2seq import Output, Seq2Seq
 
@@ -41,13 +44,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: TransformerConfig, random: RandomSource) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.d_ff)
-        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.inner = Linear(config.d_model, config.d_ff)
+        self.outer = Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout, random)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d_model] to [..., d_model]."""
-        y: Tensor = self.outer(self.dropout(torch.relu(self.inner(x))))
+        y: Tensor = self.outer(self.dropout(self.inner(x, relu=True)))
         return y
 
 
@@ -114,83 +117,37 @@ class DecoderLayer(nn.Module):
         y = self.attention(frame.enter(x), mask=None if self.causal else tgt_mask, causal=self.causal, maps=seen)
         x = frame.leave(x, y)
         k, v = self.cross.memory(memory.states)
-        return self.finish(x, k, v, memory.mask, maps.cross if maps else None)
-
-    def finish(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, maps: list[Tensor] | None = None) -> Tensor:
-        """Everything after self-attention; `k`, `v` [batch, n_heads, src_len, d_k or d_v] are the memory's."""
         frame = self.cross_frame
-        x = frame.leave(x, self.cross(frame.enter(x), k, v, mask=mask, maps=maps))
+        x = frame.leave(x, self.cross(frame.enter(x), k, v, mask=memory.mask, maps=maps.cross if maps else None))
         frame = self.feed_forward_frame
         return frame.leave(x, self.feed_forward(frame.enter(x)))
 
+    def advance(
+        self,
+        x: Tensor,
+        into: tuple[Tensor, Tensor],
+        stored: tuple[Tensor, Tensor],
+        scores: Tensor | None,
+        memory: tuple[Tensor, Tensor],
+        padding_scores: Tensor | None,
+    ) -> Tensor:
+        """[beam * sentences, d_model] to the same, for one more piece of each hypothesis.
 
-class LayerCache:
-    """One decoder layer's keys and values: the memory's, and those of the pieces generated so far.
-
-    The beam's hypotheses of a sentence share one store, in which the piece at step t of hypothesis b has the slot
-    t * beam + b; nothing moves when the beam is reordered. `self_kv` holds room for more steps than were made.
-    """
-
-    def __init__(self, layer: DecoderLayer, memory: Memory, beam: int, steps: int) -> None:
-        k, v = layer.cross.memory(memory.states)
-        self.memory_kv = (k.contiguous(), v.contiguous())
-        shape = (k.shape[0], k.shape[1], steps * beam)
-        self.self_kv = (k.new_empty(*shape, k.shape[3]), v.new_empty(*shape, v.shape[3]))
-
-    def append(self, k: Tensor, v: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store `k`, `v` [sentences, n_heads, beam, ...] after the `used` slots; all keys and values up to them."""
-        end = used + k.shape[2]
-        if end > self.self_kv[0].shape[2]:
-            old_k, old_v = self.self_kv
-            self.self_kv = (
-                torch.cat((old_k, torch.empty_like(old_k)), 2),
-                torch.cat((old_v, torch.empty_like(old_v)), 2),
-            )
-        keys, values = self.self_kv
-        keys[:, :, used:end], values[:, :, used:end] = k, v
-        return keys[:, :, :end], values[:, :, :end]
-
-    def select(self, sentences: Tensor) -> None:
-        """Keep the sentences `sentences` [n]."""
-        k, v = self.memory_kv
-        self.memory_kv = (k.index_select(0, sentences), v.index_select(0, sentences))
-        k, v = self.self_kv
-        self.self_kv = (k.index_select(0, sentences), v.index_select(0, sentences))
-
-
-class TransformerState:
-    """Where incremental decoding stands, for `sentences` x `beam` hypotheses."""
-
-    def __init__(self, layers: list[LayerCache], memory: Memory, beam: int) -> None:
-        self.layers, self.beam, self.position = layers, beam, 0
-        self.memory_mask = memory.mask
-        self.sentences = memory.states.shape[0]
-        self._eye = torch.eye(beam, dtype=torch.bool, device=memory.states.device)
-        # Row b of a sentence is True on the slots of hypothesis b's own pieces; its ancestors stand in any column.
-        self._ancestry = self._eye.new_empty(self.sentences, 1, beam, 0)
-
-    def grow(self) -> Tensor | None:
-        """The self-attention mask [sentences, 1, beam, slots] once each hypothesis has one more piece."""
-        self.position += 1
-        if self.beam == 1:
-            return None
-        own = self._eye.expand(self.sentences, 1, self.beam, self.beam)
-        self._ancestry = torch.cat((self._ancestry, own), dim=-1)
-        return self._ancestry
-
-    def reorder(self, sentences: Tensor, beams: Tensor) -> None:
-        """Keep `sentences` [n], and continue in each from its hypotheses `beams` [n, beam]."""
-        kept = sentences.shape[0]
-        if self.beam > 1:
-            rows = (sentences[:, None] * self.beam + beams).flatten()
-            self._ancestry = self._ancestry.flatten(0, 2).index_select(0, rows).view(kept, 1, self.beam, -1)
-        if kept == self.sentences and torch.equal(sentences, torch.arange(kept, device=sentences.device)):
-            return
-        self.sentences = kept
-        for layer in self.layers:
-            layer.select(sentences)
-        if self.memory_mask is not None:
-            self.memory_mask = self.memory_mask.index_select(0, sentences)
+        `into` [beam, sentences, n_heads * width] are written: its keys and values. They are a part of `stored`, which
+        with `scores`, `memory` and `padding_scores` are `attend_side_by_side`'s.
+        """
+        frame, keys = self.attention_frame, self.attention.n_heads * self.attention.d_k
+        packed = self.attention.qkv(frame.enter(x)).view(*into[0].shape[:2], -1)
+        into[0].copy_(packed[..., keys : 2 * keys])
+        into[1].copy_(packed[..., 2 * keys :])
+        y = attend_side_by_side(packed[..., :keys], *stored, self.attention.scale, scores)
+        x = frame.leave(x, self.attention.out(y))
+        frame = self.cross_frame
+        q = self.cross.q(frame.enter(x)).view(*into[0].shape[:2], -1)
+        y = attend_side_by_side(q, *memory, self.cross.scale, padding_scores)
+        x = frame.leave(x, self.cross.out(y))
+        frame = self.feed_forward_frame
+        return frame.leave(x, self.feed_forward(frame.enter(x)))
 
 
 class Transformer(Seq2Seq[Memory, TransformerState]):
@@ -238,6 +195,12 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.embedding, std=std, generator=generator)
 
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """Hidden states [batch, tgt_len, d_model]: `decode(tgt_in, encode(src, src_mask))`, or fused the same."""
+        if self.fused and fused.serves(self, src_mask, tgt_in):
+            return fused.hidden_states(self, src, src_mask, tgt_in)
+        return super().forward(src, src_mask, tgt_in)
+
     def encode(self, src: Tensor, src_mask: Tensor, maps: list[Tensor] | None = None) -> Memory:
         """The memory of `src` [batch, src_len] with `src_mask` [batch, src_len]; `maps` collects attention weights."""
         mask = key_mask(src_mask)
@@ -269,8 +232,7 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
 
     def start(self, memory: Memory, beam: int) -> TransformerState:
         """The state before the first piece; the memory's keys and values are computed here, once a sentence."""
-        layers = [LayerCache(layer, memory, beam, steps=32) for layer in self.decoder]  # type: ignore[arg-type]
-        return TransformerState(layers, memory, beam)
+        return TransformerState(list(self.decoder), memory, beam)  # type: ignore[arg-type]
 
     def advance(self, pieces: Tensor, state: TransformerState) -> Tensor:
         """Hidden states [sentences * beam, d_model] after one more piece `pieces` [sentences * beam] each.
@@ -278,18 +240,14 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
         The beam takes the place of the target length: its hypotheses are queries side by side, on one copy of the
         memory and, each through its ancestry, on one store of the generated pieces' keys and values.
         """
-        position, used = state.position, state.position * state.beam
-        x = self._embed(pieces.view(-1, 1), self.tgt_positions, position).view(state.sentences, state.beam, -1)
-        mask = state.grow()
-        for layer, cache in zip(self.decoder, state.layers, strict=True):
-            assert isinstance(layer, DecoderLayer)
-            frame = layer.attention_frame
-            q, k, v = layer.attention.project(frame.enter(x))
-            keys, values = cache.append(k, v, used)
-            x = frame.leave(x, layer.attention.mix(q, keys, values, mask=mask))
-            x = layer.finish(x, *cache.memory_kv, state.memory_mask)
-        x = x.flatten(0, 1)
-        return x if self.decoder_norm is None else self.decoder_norm(x)
+        with torch.no_grad():
+            x = self._embed(state.enter(pieces)[:, None], self.tgt_positions, state.position).squeeze(1)
+            slots, scores = state.open_slots(), state.grow()
+            for layer, cache, (into, stored) in zip(self.decoder, state.layers, slots, strict=True):
+                assert isinstance(layer, DecoderLayer)
+                x = layer.advance(x, into, stored, scores, cache.views(), state.padding_scores)
+            x = state.leave(x)
+            return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def _embed(
         self, pieces: Tensor, positions: SinusoidalPositions | LearnedPositions | None, start: int = 0

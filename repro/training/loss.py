@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from repro.data.pieces import PAD
+from repro.models.products import input_gradient, linear, room, weight_gradient
 from repro.models.seq2seq import Output
 
 SmoothingKind = Literal["uniform", "exclude_gold"]
@@ -98,7 +99,8 @@ class _ChunkedLoss(torch.autograd.Function):
         device = hidden.device.type
         product_type = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         with torch.autocast(device, enabled=False):
-            chunks = _Chunks(hidden, weight, bias, product_type, train)
+            exact = device == "cpu" and product_type in (torch.float32, torch.float64)
+            chunks = (_CpuChunks if exact else _Chunks)(hidden, weight, bias, product_type, train)
             for start in range(0, positions.shape[0], chunks.rows):
                 end = start + chunks.rows
                 chunks.add(positions[start:end], targets[start:end, None], gold, low)
@@ -119,17 +121,25 @@ class _Chunks:
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, product_type: torch.dtype, train: bool):
         vocabulary = weight.shape[0]
         numbers = CPU_CHUNK if hidden.device.type == "cpu" else DEVICE_CHUNK
-        self.rows = min(max(LEAST_ROWS, numbers // vocabulary), hidden.shape[0])
+        self.rows = min(self._most(max(LEAST_ROWS, numbers // vocabulary)), hidden.shape[0])
         self.hidden, self.bias, self.train = hidden, bias, train
         self.weight = weight.to(product_type)
-        softmax_type = torch.promote_types(product_type, torch.float32)
-        self._logits = hidden.new_empty(self.rows, vocabulary, dtype=product_type)
-        self._scratch = hidden.new_empty(self.rows, vocabulary, dtype=softmax_type)
+        self._allocate(product_type)
         self.smoothed = hidden.new_zeros((), dtype=torch.float64)
         self.nll = self.smoothed.clone()
         self.gradients: list[Tensor] = []
         if train:
             self.gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if x is not None]
+
+    def _most(self, rows: int) -> int:
+        """The rows of a chunk that may have `rows`."""
+        return rows
+
+    def _allocate(self, product_type: torch.dtype) -> None:
+        """Make the buffers of a chunk's logits and of their softmax."""
+        shape = self.rows, self.weight.shape[0]
+        self._logits = self.hidden.new_empty(shape, dtype=product_type)
+        self._scratch = self.hidden.new_empty(shape, dtype=torch.promote_types(product_type, torch.float32))
 
     def add(self, positions: Tensor, targets: Tensor, gold: float, low: float) -> None:
         """Account for `positions` [n] of the flat hidden states, whose right pieces are `targets` [n, 1]."""
@@ -165,3 +175,58 @@ class _Chunks:
             of_weight.addmm_(p.t(), rows)
         else:
             of_weight += torch.mm(p.t(), rows)
+
+
+class _CpuChunks(_Chunks):
+    """The same in single or double precision on a CPU, with fewer passes over the logits.
+
+    With e = exp(logits - largest) and its sums s by row, the gradient of the logits is e / s less the targets'
+    probabilities. Division by s and the probability that all pieces share are left to the matrices on the other side of
+    the products, which are smaller.
+    """
+
+    def _most(self, rows: int) -> int:
+        if rows == LEAST_ROWS:
+            rows *= 2  # one buffer where the other way has two
+        while room(rows) > rows:
+            rows -= 1
+        return rows
+
+    def _allocate(self, product_type: torch.dtype) -> None:
+        """Nothing: the products make what they need."""
+
+    def add(self, positions: Tensor, targets: Tensor, gold: float, low: float) -> None:
+        """Account for `positions` [n] of the flat hidden states, whose right pieces are `targets` [n, 1]."""
+        real = positions.shape[0]
+        rows = self.hidden.new_zeros(room(real), self.hidden.shape[1])
+        torch.index_select(self.hidden, 0, positions, out=rows[:real])
+        e = linear(rows, self.weight, self.bias)
+        logits, _ = e[:real], e[real:].zero_()
+        largest, right = logits.amax(1, keepdim=True), logits.gather(1, targets)
+        everywhere = logits.sum(1, keepdim=True) if low > 0.0 else largest
+        sums = logits.sub_(largest).exp_().sum(1, keepdim=True)
+        log_sum = sums.log().add_(largest)
+        nll = (log_sum - right).sum(dtype=torch.float64)
+        self.nll += nll
+        self.smoothed += (gold - low) * nll
+        if low > 0.0:
+            self.smoothed += low * (log_sum.mul_(e.shape[1]) - everywhere).sum(dtype=torch.float64)
+        if self.train:
+            logits.scatter_add_(1, targets, sums * (low - gold))
+            self._add(positions, rows, e, sums.reciprocal_(), low)
+
+    def _add(self, positions: Tensor, rows: Tensor, e: Tensor, shares: Tensor, low: float) -> None:
+        """Add the chunk's gradients; that of the logits is `e` [n or more, vocabulary] times `shares` [n, 1], less
+        `low`.
+        """
+        real = shares.shape[0]
+        of_hidden, of_weight, *of_bias = self.gradients
+        for gradient in of_bias:
+            gradient.add_(torch.mv(e[:real].t(), shares.squeeze(1))).sub_(low * real)
+        back = input_gradient(e, self.weight)[:real].mul_(shares)
+        if low > 0.0:
+            back.sub_(self.weight.sum(0), alpha=low)
+            of_weight.sub_(rows.sum(0), alpha=low)
+        of_hidden.index_copy_(0, positions, back)
+        rows[:real].mul_(shares)
+        of_weight.add_(weight_gradient(e, rows))

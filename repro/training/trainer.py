@@ -65,6 +65,7 @@ class Trainer:
         self.model = build_model(
             self.config.model, vocabulary_size, derive_seed(config.scale, config.seed, "init"), device
         )
+        self.model.fused = True
         self.counters = Counters()
         train = config.train
         self._configured = min(train.batch_tokens, train.micro_batch_tokens or train.batch_tokens)
