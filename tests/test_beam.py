@@ -15,6 +15,7 @@ from repro.config import DecodeConfig, TransformerConfig
 from repro.data.pieces import BOS, EOS, PAD, UNK
 from repro.decoding.beam import beam_search, best_continuations
 from repro.decoding.penalty import length_penalty
+from repro.errors import CheckError
 from repro.models.build import build_model
 
 Next = Callable[[tuple[int, ...]], list[float]]
@@ -332,7 +333,7 @@ def test_probabilities_that_are_not_finite_are_an_error():
     model = ToyRecurrent(20, seed=1)
     with torch.no_grad():
         model.weight[7] = math.nan
-    with pytest.raises(FloatingPointError, match="not finite"):
+    with pytest.raises(CheckError, match="not finite"):
         beam_search(model, padded([[5, 6]]), DecodeConfig())
     assert model.training
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small_corpus import configuration, small_corpus
 
 from ablations.cli import run
@@ -150,11 +154,82 @@ def test_the_table_names_every_system(capsys: pytest.CaptureFixture[str], monkey
     assert [line.split()[0] for line in lines[2:]] == list(SYSTEMS)
 
 
+def test_a_run_that_was_trained_in_many_threads_is_timed_in_one_and_named_as_it_is(
+    prepared: Prepared, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = configuration(prepared, threads=2, budget=8)
+    trained = RunDirectory.create_at(tmp_path / "runs [bold]", settings, prepared.directory)
+    assert execute(trained).state == "done"
+    seen = []
+    translate = decode.Ours.translate
+
+    def told(self: decode.Ours, batch: Sequence[int]) -> Any:
+        seen.append(torch.get_num_threads())
+        return translate(self, batch)
+
+    monkeypatch.setattr(decode.Ours, "translate", told)
+    before = torch.get_num_threads()
+    assert run(["bench", "decode", str(trained.path), "--rounds", "1", "--sentences", "3", "--system", "ours"]) == 0
+    torch.set_num_threads(before)
+    assert set(seen) == {1}
+    assert capsys.readouterr().out.startswith("runs [bold] on ")
+
+
+def test_more_sentences_than_the_test_set_has_are_all_it_has(
+    prepared: Prepared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = RunDirectory.create_at(tmp_path / "trained", configuration(prepared, budget=8), prepared.directory)
+    assert execute(trained).state == "done"
+    arguments = [str(trained.path), "--rounds", "1", "--sentences", "1000000", "--system", "ours,ours", "--json"]
+    assert run(["bench", "decode", *arguments]) == 0
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    (told,) = json.loads(capsys.readouterr().out, parse_constant=refuse)["works"]
+    assert told["sentences"] == 16
+    assert [entry["system"] for entry in told["systems"]] == ["ours"]
+
+
+def damaged(run_directory: RunDirectory, change: str) -> None:
+    weights_file = run_directory.checkpoints / "final.safetensors"
+    if change == "published":
+        weights_file.unlink()
+    elif change == "cut short":
+        weights_file.write_bytes(weights_file.read_bytes()[:300])
+    else:
+        weights = {name: tensor.clone() for name, tensor in load_file(weights_file).items()}
+        weights["embedding"][7] = torch.nan
+        save_file(weights, weights_file)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("published", "its weights are not here"),
+        ("cut short", "damaged"),
+        ("not finite", "the model's probabilities are not finite"),
+    ],
+)
+def test_a_run_without_sound_weights_is_one_line(
+    change: str, words: str, prepared: Prepared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = RunDirectory.create_at(tmp_path / "trained", configuration(prepared, budget=8), prepared.directory)
+    assert execute(trained).state == "done"
+    damaged(trained, change)
+    capsys.readouterr()
+    assert run(["bench", "decode", str(trained.path), "--rounds", "1", "--system", "ours"]) == 3
+    told = capsys.readouterr()
+    assert words in told.err
+    assert (told.out, len(told.err.splitlines())) == ("", 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--shape", "nix"], "no shape is called 'nix'"),
-        (["--system", "nix"], "no system is called 'nix'"),
+        (["--system", "nix"], "no system is called 'nix' (choose from ours, ctranslate2, generate)"),
+        (["--shape", "smoke", "--data", "somewhere"], "the data of no run"),
         (["somewhere", "--shape", "smoke"], "a run and a shape"),
     ],
 )
@@ -165,8 +240,31 @@ def test_what_is_not_known_is_one_line(arguments: list[str], words: str, capsys:
     assert len(told.splitlines()) == 1
 
 
-def test_a_system_that_is_not_installed_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_PACKAGES", {"ctranslate2": "no_such_package", "generate": "transformers"})
-    assert decode.available() == ["ours", "generate"]
-    with pytest.raises(UsageError, match="ctranslate2 needs the package"):
-        build("ctranslate2", of_shape(TINY, 3))
+@pytest.mark.parametrize(("name", "package"), [("ctranslate2", "ctranslate2"), ("generate", "transformers")])
+def test_a_system_that_is_not_installed_is_not_timed(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_PACKAGES", decode._PACKAGES | {name: "no_such_package"})
+    assert decode.available() == [other for other in SYSTEMS if other != name]
+    with pytest.raises(UsageError, match=f"{name} needs the package no_such_package"):
+        build(name, of_shape(TINY, 3))
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, package, None)  # what keeps a package from being imported
+    assert decode.available() == [other for other in SYSTEMS if other != name]
+    with pytest.raises(UsageError, match=f"{name} needs the package {package}"):
+        build(name, of_shape(TINY, 3))
+
+
+def test_a_system_whose_package_cannot_be_imported_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_package.py").write_text("raise ImportError('libbroken.so:\\nno such file')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
+
+    def translator(*_: object) -> None:
+        importlib.import_module("broken_package")
+
+    monkeypatch.setattr(decode, "ctranslate2_translator", translator)
+    assert run(["bench", "decode", "--shape", "tiny", "--sentences", "3", "--rounds", "1"]) == 3
+    told = capsys.readouterr().err
+    assert "ctranslate2 is installed but cannot be imported: libbroken.so: no such file" in told
+    assert len(told.splitlines()) == 1

@@ -185,12 +185,16 @@ def decode(
     Beam 4 without a length penalty, where all three search for the same; same batches, in turn, in single precision.
     The other two are timed where the extra `bench` is installed.
     """
+    from rich.markup import escape
+
     from repro.bench.clock import pinned
     from repro.bench.decode import available, measure, of_shape
     from repro.bench.shapes import SHAPES
 
     if run is not None and shape:
         raise UsageError("a run and a shape", where="--shape", fix="leave one of them out")
+    if run is None and data is not None:
+        raise UsageError("the data of no run", where="--data", fix="name a run, or leave it out")
     shapes = _names(shape) or ["smoke", "multi30k-cpu"]
     for name in shapes:
         if name not in SHAPES:
@@ -199,12 +203,13 @@ def decode(
     documents = []
     console = options.console()
     for name in shapes if run is None else [run.name]:
-        with console.status(name) as status, pinned():
+        # Before threads are set: loading a run takes as many as it was trained with.
+        work = of_shape(SHAPES[name], sentences) if run is None else _work(run, data, sentences)
+        with console.status(escape(name)) as status, pinned():
             tell = status.update if console.is_terminal and not as_json else (lambda _: None)
-            work = of_shape(SHAPES[name], sentences) if run is None else _work(run, data, sentences)
             documents.append(measure(work, systems, rounds=rounds, tell=tell))
         if not as_json:
-            console.print(_decode_title(documents[-1]), highlight=False)
+            console.print(_decode_title(documents[-1]), highlight=False, markup=False)
             console.print(_decode_table(documents[-1]))
     if as_json:
         options.print_json({"works": documents})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 
 from repro.bench.clock import Clock
 from repro.bench.conversion import ctranslate2_translator, marian_model
+from repro.bench.packages import build_system, installed
 from repro.bench.shapes import Shape
 from repro.config import DecodeConfig
 from repro.data.pieces import BOS, EOS, PAD
@@ -150,7 +150,7 @@ def _until_end(row: list[int]) -> Pieces:
     return tuple(row[: ends[0]] if ends else row)
 
 
-SYSTEMS: dict[str, type[Ours | CTranslate2 | Generate]] = {
+SYSTEMS: dict[str, Callable[[Work], System]] = {
     "ours": Ours,
     "ctranslate2": CTranslate2,
     "generate": Generate,
@@ -162,15 +162,12 @@ _PACKAGES = {"ctranslate2": "ctranslate2", "generate": "transformers"}
 
 def available() -> list[str]:
     """The systems that this installation can time."""
-    return [name for name in SYSTEMS if name not in _PACKAGES or importlib.util.find_spec(_PACKAGES[name])]
+    return [name for name in SYSTEMS if name not in _PACKAGES or installed(_PACKAGES[name])]
 
 
 def build(name: str, work: Work) -> System:
-    """The system called `name` for `work`. Raises UsageError when it is not installed."""
-    if name not in available():
-        what = f"{name} needs the package {_PACKAGES[name]}" if name in SYSTEMS else f"no system is called {name!r}"
-        raise UsageError(what, where="--system", fix="pip install -c constraints.txt '.[bench]'")
-    return SYSTEMS[name](work)
+    """The system called `name` for `work`; errors as `build_system`'s."""
+    return build_system(name, SYSTEMS, _PACKAGES, work)
 
 
 def measure(work: Work, names: Sequence[str], *, rounds: int = 3, tell: Tell = lambda _: None) -> dict[str, Any]:

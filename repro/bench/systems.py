@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from repro.bench.packages import build_system, installed
 from repro.bench.shapes import Shape
 from repro.data.pieces import PAD, Batch
-from repro.errors import UsageError
 from repro.models.positions import sinusoids
 from repro.training.trainer import Trainer
 
@@ -158,19 +159,18 @@ class Marian(_Peer):
         return logits
 
 
-SYSTEMS: dict[str, type[Ours | Torch | Marian]] = {"ours": Ours, "torch": Torch, "marian": Marian}
+SYSTEMS: dict[str, Callable[[Shape, torch.device], System]] = {"ours": Ours, "torch": Torch, "marian": Marian}
 """By the name that tables give them; the first is this project."""
+
+_PACKAGES = {"marian": "transformers"}
 
 
 def available() -> list[str]:
     """The systems that this installation can time."""
-    return [name for name in SYSTEMS if name != "marian" or importlib.util.find_spec("transformers")]
+    return [name for name in SYSTEMS if name not in _PACKAGES or installed(_PACKAGES[name])]
 
 
 def build(name: str, shape: Shape, device: torch.device) -> System:
-    """The system called `name` for `shape`. Raises UsageError when it is not installed."""
-    if name not in available():
-        what = f"{name} needs the package transformers" if name in SYSTEMS else f"no system is called {name!r}"
-        raise UsageError(what, where="--system", fix="pip install -c constraints.txt '.[bench]'")
+    """The system called `name` for `shape`; errors as `build_system`'s."""
     torch.manual_seed(1)
-    return SYSTEMS[name](shape, device)
+    return build_system(name, SYSTEMS, _PACKAGES, shape, device)

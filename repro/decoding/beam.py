@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from repro.config.run import DecodeConfig
 from repro.data.pieces import BOS, EOS, PAD
 from repro.decoding.penalty import length_penalty
+from repro.errors import CheckError
 from repro.models.seq2seq import Seq2Seq
 
 _FIRST = EOS
@@ -66,7 +67,7 @@ def beam_search(
     end mark plus `config.extra_length`; never more than `model.max_positions`. Padding, unknown piece and start mark
     are never generated; probabilities are the model's own, not renormalised for that. Of equal candidates the lower
     slot, then the lower piece wins. The model is put into evaluation mode and back. Raises ValueError for a cap below 1
-    or caps of another number than rows, FloatingPointError when the model's probabilities are not finite.
+    or caps of another number than rows, CheckError when the model's probabilities are not finite.
     """
     if src.shape[0] == 0:
         return []
@@ -256,7 +257,8 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
     largest = torch.maximum(tops.amax(1), logits[:, :_FIRST].amax(1))
     normaliser = (largest.double() - torch.softmax(logits, 1).amax(1).log()).view(n, beam)
     if not math.isfinite(float(normaliser.sum())):
-        raise FloatingPointError("the model's probabilities are not finite")
+        what, fix = "the model's probabilities are not finite", "train it anew, with a lower learning rate"
+        raise CheckError(what, where="decode", fix=fix)
     base = live - normaliser
     # Ranked relative to the first slot: its continuations then compare by their logits exactly, as in greedy search,
     # however improbable a long hypothesis has become.

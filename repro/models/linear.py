@@ -23,10 +23,12 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
     """`x` [..., d_in] times `weight` [d_out, d_in] transposed, plus `bias` [d_out]; with `relu` its positive part.
 
-    In inference mode, where nobody asks for gradients, large products on a CPU are `products.linear`'s.
+    In inference mode, where nobody asks for gradients, large products in single precision on a CPU are
+    `products.linear`'s.
     """
-    inference = torch.is_inference_mode_enabled() and x.device.type == "cpu" and x.dtype == weight.dtype
-    if inference and products.library() == "onednn" and x.numel() * weight.shape[0] >= _WORTH:
+    inference = torch.is_inference_mode_enabled() and x.device.type == "cpu"
+    single = x.dtype == weight.dtype == torch.float32
+    if inference and single and products.library() == "onednn" and x.numel() * weight.shape[0] >= _WORTH:
         return products.linear(x, weight, bias, relu=relu)
     y = functional.linear(x, weight, bias)
     return torch.relu(y) if relu else y
