@@ -6,15 +6,19 @@ import gc
 
 import torch
 
-_TOLD = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
-"""How torch's CPU allocator and CUDA's libraries tell it in a plain RuntimeError."""
+_TOLD = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "ALLOC_FAILED", "std::bad_alloc")
+"""How torch's CPU allocator, C++ and CUDA's libraries tell it in a plain RuntimeError."""
+_KERNEL = "could not create a primitive"
+"""All that oneDNN says where a kernel's code found no room; of a kernel that it does not have it says more."""
 
 
 def is_shortage(error: BaseException) -> bool:
     """Whether `error` says that memory ran out, on a GPU or on the host."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(told in str(error) for told in _TOLD)
+    if not isinstance(error, RuntimeError):
+        return False
+    return str(error) == _KERNEL or any(told in str(error) for told in _TOLD)
 
 
 def release() -> None:

@@ -12,6 +12,9 @@ from repro.config.baselines import BaselineConfig
 ASSUMED_LENGTH = 32
 """Pieces of a sentence, where a square of lengths must be kept: explicit attention weights."""
 
+PACKED_NUMBERS = 1024
+"""Numbers of a sentence's keys a head up to which attention on a CPU is by products that keep its weights."""
+
 Kind = Literal["cpu", "cuda"]
 """Where a run computes."""
 
@@ -31,7 +34,8 @@ def memory_bytes(config: ModelConfig, vocabulary_size: int, train: TrainConfig, 
     itself takes (`FRAMEWORK_BYTES`) is left out.
 
     Peaks measured on a CPU were 1.3 times the estimate for the Transformer and ConvS2S (batches of 1000 to 8000
-    positions, 4000 and 16 000 pieces) and 0.7 times for GNMT.
+    positions, 4000 and 16 000 pieces) and 0.7 times for GNMT; 1.7 times for a Transformer of 32 heads on sentences of
+    100 pieces.
     """
     low = train.precision == "bf16" or (train.precision == "auto" and on == "cuda")
     product = 2 if low else 4
@@ -39,7 +43,7 @@ def memory_bytes(config: ModelConfig, vocabulary_size: int, train: TrainConfig, 
     positions = min(train.batch_tokens, train.micro_batch_tokens or train.batch_tokens)
     match config.family:
         case "transformer":
-            saved, widest = _transformer(config.resolved(), product)
+            saved, widest = _transformer(config.resolved(), product, fused=on == "cpu" and not low)
         case "lstm" | "lstm-attention" | "gnmt" | "convs2s":
             saved, widest = _baseline(config, product)
     rows = min(positions, max(256, _CHUNK_NUMBERS[on] // vocabulary_size))
@@ -47,12 +51,13 @@ def memory_bytes(config: ModelConfig, vocabulary_size: int, train: TrainConfig, 
     return count * (16 + (product if low else 0)) + positions * (saved + 2 * widest * product) + logits
 
 
-def _transformer(config: TransformerConfig, product: int) -> tuple[int, int]:
+def _transformer(config: TransformerConfig, product: int, *, fused: bool) -> tuple[int, int]:
     """Bytes kept for the backward pass a position (one source and one target), and the widest layer's width.
 
     A self-attention keeps queries, keys, values and its context, and one sum a head; each sub-layer its residual sum
     (fp32), its LayerNorm's output and its dropout mask; a feed-forward layer its hidden layer. With attention dropout
-    the weights are kept too, three times (softmax, mask, product), over sentences of ASSUMED_LENGTH.
+    the weights are kept too, three times (softmax, mask, product), over sentences of ASSUMED_LENGTH; without it once
+    where the pass is `fused` (`repro.models.fused_attention`) and heads are narrow, or keys and values of two widths.
     """
     assert config.d_k is not None
     assert config.d_v is not None
@@ -61,6 +66,8 @@ def _transformer(config: TransformerConfig, product: int) -> tuple[int, int]:
     attention = h * 2 * (config.d_k + config.d_v) * product + 4 * h
     if config.attention_dropout:
         attention += 3 * h * ASSUMED_LENGTH * product
+    elif fused and (config.d_k != config.d_v or ASSUMED_LENGTH * config.d_k <= PACKED_NUMBERS):
+        attention += h * ASSUMED_LENGTH * product
     frame = d * (4 + product * (1 + masks))
     feed_forward = config.d_ff * product * (3 if config.activation_dropout else 1)
     encoder_layer = attention + feed_forward + 2 * frame

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 
 def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
-    """Whether `hidden_states` can compute this pass: training in single precision on a CPU, no sentence empty."""
+    """Whether `hidden_states` can compute it: training on a CPU, not below single precision, no sentence empty."""
     return (
         model.training
         and torch.is_grad_enabled()
         and src_mask.device.type == "cpu"
         and model.embedding.device.type == "cpu"
+        and model.embedding.dtype in (torch.float32, torch.float64)
         and not torch.is_autocast_enabled("cpu")
         and bool(src_mask.any(1).all())
         and bool((tgt_in != PAD).any(1).all())
@@ -221,7 +222,9 @@ class _Operator(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        work, ctx.work = ctx.work, None  # what it holds is freed with it
+        work, ctx.work = ctx.work, None  # what it holds is freed with it, in a retained graph too
+        if work is None:
+            raise RuntimeError("a fused pass can be gone through backward once; set `fused` to False for more")
         return None, *work.backward(grad)
 
 

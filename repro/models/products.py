@@ -27,15 +27,16 @@ def library() -> Library:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
     """`x` W^T + b, [rows, out], for `x` [rows, in] and `weight` [out, in]; with `relu` its positive part."""
     if _by_onednn(x):
-        return _onednn(x, weight, bias, "relu" if relu else "none", [], None)
-    y = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
-    return y.relu_() if relu else y
+        y = _onednn(x, weight, None if bias is None else bias.contiguous())  # it would not look at the bias's stride
+    else:
+        y = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+    return y.relu_() if relu else y  # oneDNN's own, taken along with the product, makes zero of what is not a number
 
 
 def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
     """What `linear`'s output gradient `grad` [rows, out] says of its input: [rows, in]."""
     if _by_onednn(grad):
-        return _onednn(grad, weight.t(), None, "none", [], None)
+        return _onednn(grad, weight.t())
     return torch.mm(grad, weight)
 
 
@@ -45,8 +46,8 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
         return torch.mm(grad.t(), x)
     # oneDNN copies its first operand into rows: better the narrower one.
     if x.shape[1] < grad.shape[1]:
-        return _onednn(x.t(), grad.t(), None, "none", [], None).t().contiguous()
-    return _onednn(grad.t(), x.t(), None, "none", [], None)
+        return _onednn(x.t(), grad.t()).t().contiguous()
+    return _onednn(grad.t(), x.t())
 
 
 def room(rows: int) -> int:
@@ -65,8 +66,8 @@ def _by_onednn(x: Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and library() == "onednn"
 
 
-def _onednn(*arguments: object) -> Tensor:
-    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(*arguments)
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], None)
     return y
 
 
