@@ -143,7 +143,7 @@ def memory() -> Finding:
         found += f", limited to {_gigabytes(limit)}"
     room = limit if free is None else min(free, limit)
     # A worker with torch and Ray takes 375 MB before it holds a model, Ray itself and the driver about 600 MB.
-    fix = "each run takes about 0.4 GB beside its model: use fewer --cpus, or free some"
+    fix = "each run takes about 0.6 GB beside its model: use fewer --cpus, or free some"
     if room < 1 * GIB:
         return Finding(what="memory", found=found, verdict="problem", fix=fix)
     if room < 2 * GIB:
