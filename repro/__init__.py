@@ -5,5 +5,5 @@ Needs torch, numpy, sentencepiece, sacrebleu and safetensors; knows nothing of R
 
 __version__ = "0.1.0"
 
-SEMANTICS_VERSION = 1
+SEMANTICS_VERSION = 2
 """Raised whenever the same configuration would give other results than before; part of every run's hash."""
