@@ -134,12 +134,8 @@ def growth(
 
 
 def _growth_table(document: dict[str, Any]) -> Any:
-    from rich.table import Table
-
     title = f"{document['shape']} on {document['device']}, {document['precision']}, {document['rounds']} rounds"
-    grid = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for name in ("grown", "size", "µs a token", "GFLOP/s", "cost", "FLOPs"):
-        grid.add_column(name, justify="left" if name == "grown" else "right", no_wrap=True)
+    grid = _grid("grown", "size", "µs a token", "GFLOP/s", "cost", "FLOPs", title=title)
     for grown in document["dimensions"]:
         for entry in grown["sizes"]:
             grid.add_row(
@@ -156,11 +152,7 @@ def _growth_table(document: dict[str, Any]) -> Any:
 
 
 def _powers_table(document: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("grown", "power of the cost", "95 % over rounds", "of the FLOPs"):
-        grid.add_column(name, justify="left" if name == "grown" else "right", no_wrap=True)
+    grid = _grid("grown", "power of the cost", "95 % over rounds", "of the FLOPs")
     for grown in document["dimensions"]:
         power = grown["power"]
         interval = f"{power['low']:.2f} to {power['high']:.2f}"
@@ -238,12 +230,7 @@ def _decode_title(document: dict[str, Any]) -> str:
 
 
 def _decode_table(document: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    grid.add_column("system", no_wrap=True)
-    for name in ("sentences/s", "tokens/s", "slower", "same outputs"):
-        grid.add_column(name, justify="right")
+    grid = _grid("system", "sentences/s", "tokens/s", "slower", "same outputs")
     for entry in document["systems"]:
         grid.add_row(
             entry["system"],
@@ -255,17 +242,23 @@ def _decode_table(document: dict[str, Any]) -> Any:
     return grid
 
 
+def _grid(first: str, *numbers: str, title: str | None = None) -> Any:
+    """An empty table: a column of words, then columns of numbers."""
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    grid.add_column(first, no_wrap=True)
+    for name in numbers:
+        grid.add_column(name, justify="right", no_wrap=True)
+    return grid
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _train_table(document: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    grid = Table(box=None, pad_edge=False, header_style="bold", title=_title(document), title_justify="left")
-    grid.add_column("system", no_wrap=True)
-    for name in ("tokens/s", "ms a step", "slower", "of products", "MFU"):
-        grid.add_column(name, justify="right")
+    grid = _grid("system", "tokens/s", "ms a step", "slower", "of products", "MFU", title=_title(document))
     for entry in document["systems"]:
         grid.add_row(
             entry["system"],
