@@ -97,6 +97,7 @@ def sweep(
             sweep=folder.name,
             after_death=after_death,
             shared=asdict(shared) if shared is not None else None,
+            gpu_share=min(1.0, resources.gpus_per_run or 1.0),
             execute=execute,
             storage=place,
             by=dict(by or {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 from ablations import nodes
 from ablations.storage.objects import StorageError
+from repro.accounting.capacity import GPU_SHARE
 from repro.errors import UserError
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory, Status
@@ -50,6 +52,8 @@ class Order:
     """A `Shared` that this worker's place must agree with; None: it is the driver's own machine."""
     processes: int = 1
     """Processes that share each of the run's batches."""
+    gpu_share: float = 1.0
+    """The share of a GPU's memory that the run may take: below 1 where several runs are on one."""
     execute: str = EXECUTE
     storage: dict[str, Any] | None = None
     """A `Place` in a store through which the run travels; None: its directory is on a disk that this worker sees."""
@@ -113,6 +117,7 @@ def work(order: Order) -> dict[str, Any]:
     Raises RunError when it did not end and another try may do better: one that failed for a reason that may pass, one
     whose process was told to end, one on a node that is not fit for it.
     """
+    heed_gpu_share(order)
     if Path(order.stop).exists():
         return {"state": "stopped", "reason": "the sweep was ended before it began"}
     fault = nodes.Shared(**order.shared).fault() if order.shared is not None else ""
@@ -137,6 +142,11 @@ def work(order: Order) -> dict[str, Any]:
     if status.state == "failed" and latest is not None and latest.may_pass:
         raise RunError(status.reason)
     return {"state": status.state, "reason": status.reason}
+
+
+def heed_gpu_share(order: Order) -> None:
+    """Let this process, and those that it starts, take no more of a GPU's memory than `order` says."""
+    os.environ[GPU_SHARE] = str(order.gpu_share)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class ScriptedState:
         ]
         self.firsts = [first for first, _ in chosen]
         self.prefixes = [rows for _, rows in chosen]
+        self.beam = beams.shape[1]
 
 
 class Scripted(Seq2Seq[list[int], ScriptedState]):
@@ -77,6 +78,7 @@ class ToyState:
 
     def reorder(self, sentences: Tensor, beams: Tensor) -> None:
         self.hidden = self.hidden[(sentences[:, None] * self.beam + beams).flatten()]
+        self.beam = beams.shape[1]
 
 
 class ToyRecurrent(Seq2Seq[Tensor, ToyState]):

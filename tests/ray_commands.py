@@ -1,4 +1,4 @@
-"""`ablate` in processes of its own, and who works on what on a Ray."""
+"""`ablate` in processes of its own, and what they have begun."""
 
 from __future__ import annotations
 
@@ -50,13 +50,7 @@ class Command:
         return self.process.returncode, output
 
 
-def at_work(study: Path) -> dict[str, RunDirectory]:
-    """The runs that somebody works on, by the Ray node of that; none before there is a study."""
-    found: dict[str, RunDirectory] = {}
-    if not (study / PLAN).exists():
-        return found
-    for run in Study.load(study).runs:
-        latest = attempts.newest(run.directory)
-        if latest is not None and latest.working() and run.directory.status().step > 0:
-            found[latest.by["node"]] = run.directory
-    return found
+def begun(study: Path, attempt: int = 1) -> list[RunDirectory]:
+    """The runs that are at this attempt, or a later one; none before there is a study."""
+    runs = [run.directory for run in Study.load(study).runs] if (study / PLAN).exists() else []
+    return [run for run in runs if len(attempts.claims(run)) >= attempt]

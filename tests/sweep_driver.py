@@ -20,6 +20,7 @@ from ablations.progress import Teller
 from ablations.selection import choose
 from ablations.study import Data, Study, StudyRun, open_study
 from ablations.sweep import sweep
+from repro.accounting.capacity import GPU_SHARE
 from repro.errors import UserError
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory, Status
@@ -55,7 +56,7 @@ def pretend(run: RunDirectory, *, stop: Callable[[], bool], after_death: str, by
         elif variant == DIVERGES:
             attempt.end("diverged", "too steep")
         else:
-            run.write_result({"steps": 10, "test": {"bleu": 12.5}})
+            run.write_result({"steps": 10, "test": {"bleu": 12.5}, "gpu_share": float(os.environ[GPU_SHARE])})
             attempt.end("done")
     return run.status()
 

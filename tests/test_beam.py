@@ -279,7 +279,7 @@ def test_equal_candidates_are_taken_from_the_lowest_piece_on():
         assert beam_search(Scripted(script), padded([[4]]), DecodeConfig(beam=beam))[0].ids == (4, 4)
 
 
-@pytest.mark.parametrize("vocabulary", [4, 5, 66, 67, 68, 131, 1000])
+@pytest.mark.parametrize("vocabulary", [4, 5, 66, 67, 68, 82, 83, 84, 131, 163, 1000])
 def test_the_best_continuations_are_those_of_a_full_sort(vocabulary):
     """Whole-numbered logits, so that most candidates have equals; every kind of zero; slots that hold nothing."""
     generator = torch.Generator().manual_seed(vocabulary)

@@ -101,13 +101,21 @@ def test_counters_of_a_run_that_was_resumed_are_those_of_its_batches(
 
 
 CHILD = """
-import sys
+import itertools, sys, time
 from pathlib import Path
 from repro.runs.directory import RunDirectory
 from repro.runs.execute import execute
 
-execute(RunDirectory(Path(sys.argv[1])), stop=lambda: print("a step", flush=True))
+number = itertools.count(1)
+
+def stop():
+    print("a step", flush=True)
+    if next(number) == int(sys.argv[2]):
+        time.sleep(600)
+
+execute(RunDirectory(Path(sys.argv[1])), stop=stop)
 """
+"""Tells of each step, and waits after the last one: however late it is killed, it is not done."""
 
 
 @pytest.mark.slow
@@ -116,7 +124,7 @@ def test_a_run_killed_at_a_random_step_and_resumed_has_the_bits_of_one_that_was_
     corpus: Prepared, undisturbed: dict[str, dict[str, Any]], tmp_path: Path, family: str
 ) -> None:
     run, steps = made(tmp_path, corpus, configuration(corpus, family)), random.randrange(1, STEPS)
-    command = [sys.executable, "-c", CHILD, str(run.path)]
+    command = [sys.executable, "-c", CHILD, str(run.path), str(STEPS)]
     with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(steps)]

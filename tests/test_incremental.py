@@ -186,6 +186,23 @@ def test_a_model_with_dropout_that_was_training_is_searched_without() -> None:
     assert model.training
 
 
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+def test_a_state_of_one_hypothesis_a_sentence_is_spread_over_a_beam(family: str) -> None:
+    """After one piece, as a search does it, and after more than a first stretch of the cache holds."""
+    model = build_model(CONFIGS[family], VOCABULARY, 3).eval()
+    for steps, beam in ((1, 4), (21, 3)):
+        with torch.inference_mode():
+            followed = Followed(model, [[5, 6, 7], [8], [9, 10]], 1, random.Random(steps))
+            for _ in range(steps):
+                followed.advance()
+            followed.state.reorder(torch.tensor([0, 2]), torch.zeros(2, beam, dtype=torch.int64))
+            followed.sentences = [0, 2]
+            followed.prefixes = [[followed.prefixes[row][0]] * beam for row in (0, 2)]
+            for _ in range(5):
+                assert float((followed.advance() - followed.anew()).abs().max()) < 1e-4
+                followed.reorder()
+
+
 # -- every family -----------------------------------------------------------------------------------------------------
 
 

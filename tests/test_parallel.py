@@ -181,12 +181,12 @@ def members(parent: int) -> list[int]:
     return found
 
 
-def settings(corpus: Prepared) -> Any:
-    return configuration(corpus, micro_batch_tokens=100, budget=60, evaluate_every=30, log_every=2)
+def settings(corpus: Prepared, budget: int) -> Any:
+    return configuration(corpus, micro_batch_tokens=100, budget=budget, evaluate_every=30, log_every=2)
 
 
-def made(root: Path, corpus: Prepared) -> RunDirectory:
-    return RunDirectory.create(root, settings(corpus), corpus.directory)
+def made(root: Path, corpus: Prepared, budget: int = 60) -> RunDirectory:
+    return RunDirectory.create(root, settings(corpus, budget), corpus.directory)
 
 
 def bits(run: RunDirectory) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def test_a_run_goes_on_with_another_number_of_processes_and_says_so(corpus: Prep
 
 @pytest.mark.slow
 def test_no_process_outlives_its_starter(corpus: Prepared, tmp_path: Path) -> None:
-    run = made(tmp_path, corpus)
+    run = made(tmp_path, corpus, budget=1_000_000)
     code = "import sys; from pathlib import Path; from repro.runs.directory import RunDirectory; "
     code += "from repro.runs.execute import execute; execute(RunDirectory(Path(sys.argv[1])), processes=2)"
     place = tmp_path / "tmp"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held_runs import hold, let_go_once_asked, trained_by
 from ray_nodes import ENVIRONMENT, Nodes, descendants
 from ray_nodes import kill as end_at_once
 
@@ -78,8 +79,12 @@ class Study:
 
     def owners(self) -> list[int]:
         """The process ids of those who train now."""
-        states = [run.status() for run in self.runs()]
-        return [status.pid for status in states if status.state == "running" and status.step > 0]
+        return [pid for run in self.runs() if (pid := trained_by(run))]
+
+    def seconds(self) -> float:
+        """How long a run takes here, from claim to result, on average."""
+        spans = [claim.beat - claim.started for run in self.runs() for claim in attempts.claims(run)]
+        return sum(spans) / len(spans)
 
     def wait_for_a_run(self, process: subprocess.Popen[bytes]) -> list[int]:
         """Until a run is trained by a living process; its owners. Empty when the driver ended before."""
@@ -182,14 +187,16 @@ def test_workers_drivers_nodes_and_everything_killed_ten_times_leave_an_undistur
     settings = [*SMALL, f"train.budget={BUDGET}"]
     undisturbed = Study(tmp_path / "undisturbed", *request, settings=settings)
     disturbed = Study(tmp_path / "disturbed", *request, settings=settings)
+    undisturbed.finish()
     kills = chance.sample(KILLS, len(KILLS))
+    longest = 0.4 * undisturbed.seconds()  # the eight runs, two at a time, take ten such spells
     done = []
     machines = Machines(disturbed, chance)
     try:
         for what in kills:
             process = machines.driver()
             owners = disturbed.wait_for_a_run(process)
-            time.sleep(chance.uniform(0, 2))
+            time.sleep(chance.uniform(0, longest))
             if process.poll() is None:
                 machines.kill(what, owners)
                 done.append(what)
@@ -199,13 +206,12 @@ def test_workers_drivers_nodes_and_everything_killed_ten_times_leave_an_undistur
     finally:
         machines.close()
     disturbed.finish()
-    undisturbed.finish()
     assert len(undisturbed.runs()) == 8
     assert_same(disturbed, undisturbed, told)
 
 
-BUDGET = 700
-"""Steps of a run: some fifteen seconds on one core."""
+BUDGET = 400
+"""Steps of a run: some seconds on one core."""
 
 
 @pytest.mark.slow
@@ -216,15 +222,14 @@ def test_every_family_killed_once_ends_as_if_left_alone(tmp_path: Path, chance: 
     settings += ["train.batch_tokens=400", "model.d_model=32", "model.d_ff=128", "model.n_layers=1"]
     undisturbed = Study(tmp_path / "undisturbed", *request, settings=settings)
     disturbed = Study(tmp_path / "disturbed", *request, settings=settings)
-    left = set(FAMILIES)
+    left = {family: chance.randrange(1, 100) for family in FAMILIES}  # the step from which on it is killed
     process = disturbed.start()
     while left and process.poll() is None:
         for run in disturbed.runs():
-            variant, status = run.config().variant, run.status()
-            if variant in left and status.state == "running" and run.metrics():
-                time.sleep(chance.uniform(0, 0.5))
-                end_at_once([status.pid])
-                left.remove(variant)
+            variant, lines = run.config().variant, run.metrics()
+            if variant in left and lines and lines[-1].step >= left[variant] and trained_by(run):
+                end_at_once(list(hold(lambda run=run: [run])))  # type: ignore[misc]
+                del left[variant]
         time.sleep(0.02)
     assert process.wait(PATIENCE) == 0, disturbed.told()
     assert not left, f"ended before they could be killed: {left}"
@@ -255,10 +260,11 @@ def test_two_commands_on_one_study_at_once_do_every_run_once(tmp_path: Path, cha
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_an_interrupted_command_says_how_to_go_on_and_that_is_so(tmp_path: Path) -> None:
-    study = Study(tmp_path / "my study", "demo", "--only", "base", settings=[*SMALL, "train.budget=1500"])
+    study = Study(tmp_path / "my study", "demo", "--only", "base", settings=[*SMALL, "train.budget=1000"])
     process = study.start()
-    assert study.wait_for_a_run(process)
+    held = hold(study.runs)
     process.send_signal(signal.SIGINT)
+    let_go_once_asked(held, study.path)
     assert process.wait(PATIENCE) == 1
     (line,) = [line for line in study.told().splitlines() if line.startswith("interrupted; to go on from here: ")]
     words = shlex.split(line.partition(": ")[2])
@@ -274,7 +280,8 @@ def test_an_interrupted_command_says_how_to_go_on_and_that_is_so(tmp_path: Path)
 
 def trained(tmp_path: Path, name: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "ablations", "train", "--scale", "smoke", "--out", str(tmp_path / name)]
-    command += [word for one in [*SMALL, "train.budget=300"] for word in ("--set", one)]
+    settings = [*(one for one in SMALL if "checkpoint" not in one), "train.checkpoint_seconds=0", "train.budget=300"]
+    command += [word for one in settings for word in ("--set", one)]
     environment = os.environ | ENVIRONMENT | {"ABLATE_DATA": str(tmp_path / "data")}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -285,6 +292,11 @@ def until(what: Callable[[], bool], process: subprocess.Popen[str]) -> bool:
         if process.poll() is not None:
             return False
     return True
+
+
+def saved_step(run: RunDirectory) -> int:
+    """The step of its newest checkpoint."""
+    return max([int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-*")], default=0)
 
 
 DISTURBED = 4
@@ -300,7 +312,9 @@ def test_signals_during_the_save_lose_nothing(tmp_path: Path, chance: random.Ran
         process = trained(tmp_path, "disturbed")
         writing = lambda: bool(list(run.checkpoints.glob(".step-*")))  # noqa: E731
         begun = until(lambda: (run.path / "config.json").exists() and run.status().state == "running", process)
-        if rounds < DISTURBED and begun and until(writing, process):
+        goal = saved_step(run) + chance.randrange(1, 60)  # in four rounds it does not come to its end
+        far = lambda goal=goal: saved_step(run) >= goal  # noqa: E731
+        if rounds < DISTURBED and begun and until(far, process) and until(writing, process):
             for _ in range(3):
                 with suppress(ProcessLookupError):
                     process.send_signal(chance.choice([signal.SIGTERM, signal.SIGUSR1]))

@@ -132,14 +132,23 @@ def test_runs_of_a_dead_node_are_taken_over_and_a_lost_driver_or_head_costs_no_m
     assert not list(study.glob(".sweep*"))
 
 
+def shares(study: Path) -> set[float]:
+    """The shares of a GPU's memory that the runs were held to."""
+    results = [run.directory.result() for run in Study.load(study).runs]
+    return {result["gpu_share"] for result in results if result is not None}
+
+
 def test_runs_share_a_gpu_and_no_more_run_at_once_than_asked_for(tmp_path: Path) -> None:
-    with Nodes(cpus=4, gpus=1, environment={SECONDS: "2"}) as nodes:
-        code, output = Driver(tmp_path / "halves", nodes, "--gpus-per-run", "0.5").end()
+    # Five seconds a run: more than two workers that are started at once differ by.
+    with Nodes(cpus=4, gpus=1, environment={SECONDS: "5"}) as nodes:
+        code, output = Driver(tmp_path / "halves", nodes, "--gpus-per-run", "0.5", rows=ROWS[:3]).end()
         assert code == 0, output
         assert most_at_once(tmp_path / "halves") == 2
-        code, output = Driver(tmp_path / "capped", nodes, "--at-once", "1").end()
+        assert shares(tmp_path / "halves") == {0.5}
+        code, output = Driver(tmp_path / "capped", nodes, "--at-once", "1", rows=ROWS[:2]).end()
         assert code == 0, output
         assert most_at_once(tmp_path / "capped") == 1
+        assert shares(tmp_path / "capped") == {1.0}
         code, output = Driver(tmp_path / "much", nodes, "--gpus-per-run", "2").end()
         assert (code, "--gpus-per-run: a run wants 2 GPUs, there are 1" in output) == (2, True)
 

@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from held_runs import hold, let_go_once_asked
 from test_execute import bits, configuration, corpus, made
 
 from ablations import status
@@ -363,7 +362,7 @@ space:
   train.learning_rate_factor: {choice: [1.0, 1.0e-6, 2.0e-6, 3.0e-6]}
 objective: valid/perplexity
 rungs: {grace: 20, reduction: 2}
-budget: 60
+budget: 300
 """
 TINY = {
     "data.corpus": "local:svo-sov",
@@ -424,14 +423,6 @@ def searched(place: Path, samples: int, seed: int) -> str:
     return told
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not what():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < ends, "waited in vain"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_a_search_stops_what_is_worse_and_goes_on_after_an_interruption(tmp_path: Path) -> None:
     text_in(tmp_path / "text")
@@ -447,16 +438,18 @@ def test_a_search_stops_what_is_worse_and_goes_on_after_an_interruption(tmp_path
 
     process = searching(tmp_path, 2, seed)
 
-    def begun() -> bool:
-        found = list(study.glob("runs/search.001-*/metrics.jsonl"))
-        return bool(found) and len(scores(RunDirectory(found[0].parent), "valid/perplexity")) > 0
+    def scored() -> list[RunDirectory]:
+        assert process.poll() is None, process.communicate()[0]
+        found = [RunDirectory(config.parent) for config in study.glob("runs/search.001-*/config.json")]
+        return [run for run in found if scores(run, "valid/perplexity")]
 
-    wait_for(begun, process)
+    held = hold(scored)
+    (first,) = held.values()
     process.send_signal(signal.SIGINT)
+    let_go_once_asked(held, study)
     told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, told
     assert "interrupted" in told
-    first = RunDirectory(next(study.glob("runs/search.001-*")))
     attempts_before = len(attempts.claims(first))
 
     told = searched(tmp_path, 2, seed)

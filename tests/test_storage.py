@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray_commands import Command, at_work
+from held_runs import go_on, hold
+from ray_commands import Command
 from ray_nodes import Nodes
 from rich.console import Console
 from small_corpus import small_corpus
@@ -363,7 +364,7 @@ def test_a_head_that_cannot_use_the_store_says_so_in_one_line(
 def test_two_nodes_that_share_nothing_but_the_store_do_a_study_and_one_of_them_dies(
     url: str, corpus: Prepared, tmp_path: Path
 ) -> None:
-    budget, pace = 6000, "train.evaluate_every=3000"  # long enough that news of a run come while it lasts
+    budget, pace = 2400, "train.evaluate_every=1200"  # long enough that the store hears of a run while it lasts
     places = {name: tmp_path / name for name in ("driver", "head", "other")}
     for name, place in places.items():
         place.mkdir()
@@ -379,9 +380,17 @@ def test_two_nodes_that_share_nothing_but_the_store_do_a_study_and_one_of_them_d
         words += [word for text in settings(budget, pace) for word in ("--set", text)]
         words += ["--study", str(here / "study"), "--address", nodes.address, "--storage", url]
         sweep = Command(*words, corpus=corpus, cwd=places["driver"], ABLATE_DATA=str(here / "data"))
-        wait_for(lambda: sweep.process.poll() is not None or len(at_work(study)) == 2, "a run on each node")
+
+        def known() -> list[RunDirectory]:
+            """The runs that the store knows to be begun, where they are worked on."""
+            found = [config.parent for config in tmp_path.glob("[ho]*/*/runs/*/config.json")]  # of head and other
+            lists = {run: Objects(url).read_json(f"runs/{run.name}/{LIST}") for run in found}
+            return [RunDirectory(run) for run, listed in lists.items() if listed and listed["attempt"]]
+
+        held = hold(known, 2)  # one on each node
         pids = other.pids()
         other.kill()
+        go_on(held)
         code, output = sweep.end()
     assert code == 0, output
     runs = {run.variant: run.directory for run in Study.load(study).runs}

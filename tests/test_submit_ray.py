@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_commands import Command, at_work
+from held_runs import go_on, hold, let_go_once_asked
+from ray_commands import Command, begun
 from ray_nodes import Nodes
 from small_corpus import small_corpus
 from small_study import bits, frozen, settings, small_study, wait_for
@@ -39,7 +40,7 @@ from repro.runs.execute import execute
 
 ROWS = ["base", "A.h1"]
 LONG, PACE = 1000, "train.evaluate_every=500"
-"""Enough steps to be met in the middle, also by commands that need their time to start."""
+"""Enough steps to be met in the middle, also by a wish to stop that is looked for once a second."""
 
 
 @pytest.fixture(scope="module")
@@ -311,13 +312,13 @@ def test_a_study_on_a_disk_of_its_own_is_done_through_a_store_cancelled_and_hand
     monkeypatch.setenv("ABLATE_DATA", str(here / "data"))
     words = request(here / "study", cluster, budget, "--storage", f"file://{tmp_path}/store")
 
-    def begun() -> bool:
+    def taken() -> bool:
         lists = list((tmp_path / "store" / "runs").glob("*/list.json"))
         return len(lists) == 2 and all(json.loads(path.read_bytes())["attempt"] > 0 for path in lists)
 
     # Cancelled while it is at work and nobody follows: what was saved comes home.
     assert ablate([*words, "--no-follow"]) == 0
-    wait_for(begun, "somebody at each run")
+    wait_for(taken, "somebody at each run")
     runs = {run.variant: run.directory for run in Study.load(study).runs}
     assert {run.status().state for run in runs.values()} == {"planned"}
     assert ablate(["cancel", str(study)]) == 0
@@ -371,15 +372,18 @@ def test_a_study_is_handed_in_followed_cancelled_and_handed_in_again_and_loses_a
     assert f"Ray job {first.token} goes on" in output
 
     # The same words: no second job.
-    wait_for(lambda: len(at_work(study)) == 2, "a run on each node")
+    held = hold(lambda: begun(study), 2)  # a run on each node
     assert ablate(request(study, cluster, LONG, "--no-follow")) == 0
     assert f"running in job {first.token}, not submitted again" in capsys.readouterr().out
     assert [handed.token for handed in submissions(study)] == [first.token]
     assert states(study) == {"running": 2}
 
     # Cancelled: saved, and said.
-    assert ablate(["cancel", str(study)]) == 0
-    assert f"{study}: cancelled Ray job {first.token}" in capsys.readouterr().out
+    cancelling = Command("cancel", str(study), corpus=corpus)
+    let_go_once_asked(held, study)
+    code, output = cancelling.end()
+    assert code == 0, output
+    assert f"{study}: cancelled Ray job {first.token}" in output
     stopped = {run.variant: run.directory.status() for run in Study.load(study).runs}
     assert {status.state for status in stopped.values()} == {"stopped"}
     assert all("saved at step" in status.reason for status in stopped.values())
@@ -387,9 +391,10 @@ def test_a_study_is_handed_in_followed_cancelled_and_handed_in_again_and_loses_a
 
     # Handed in again: another job goes on from there, and loses a node.
     follower = Command(*request(study, cluster, LONG), corpus=corpus)
-    wait_for(lambda: len(at_work(study)) == 2 or follower.process.poll() is not None, "two runs at work again")
+    held = hold(lambda: begun(study, attempt=2), 2)
     pids = cluster.nodes[1].pids()
     cluster.nodes[1].kill()
+    go_on(held)
     code, output = follower.end()
     assert code == 0, output
     assert len(submissions(study)) == 2

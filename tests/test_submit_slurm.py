@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held_runs import go_on, hold, let_go
 from slurm_nodes import Slurm
 from small_corpus import small_corpus
 from small_study import ROOT, bits, settings, small_study
@@ -33,8 +34,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PATIENCE = 600.0
 """Seconds after which a test gives up waiting; never a statement about speed."""
-SHORT, LONG = 24, 1200
-"""Steps of runs that are left alone, and of those that are disturbed."""
+SHORT, LONG = 24, 300
+"""Steps of runs that are left alone, and of those that are held in the middle and disturbed there."""
 SEVEN = "base,A.h1,A.h32,B.dk-quarter,C.ff-half,D.dropout-0,E.learned"
 FIVE = "base,A.h1,B.dk-half,C.ff-half,D.dropout-0"
 
@@ -105,6 +106,15 @@ class Place:
             assert time.monotonic() < ends, self.told(study)
             time.sleep(0.3)
 
+    def hold(self, study: Path, *variants: str, attempt: int = 1) -> dict[int, RunDirectory]:
+        """Hold runs in the middle of their attempt of this number, or a later one."""
+        chosen = [run for variant, run in runs(study).items() if variant in variants]
+        return hold(
+            lambda: [run for run in chosen if len(attempts.claims(run)) >= attempt],
+            len(variants),
+            lambda: self.told(study),
+        )
+
     def places(self, study: Path) -> list[Any]:
         return list(self.queue(study).places.values())
 
@@ -137,11 +147,6 @@ def runs(study: Path) -> dict[str, RunDirectory]:
 
 def bits_of(study: Path) -> dict[str, Any]:
     return {variant: bits(run) for variant, run in runs(study).items()}
-
-
-def saved(run: RunDirectory) -> bool:
-    """Whether it is in the middle: it has a checkpoint, and is at work."""
-    return any(run.checkpoints.glob("step-*")) and run.status().state == "running"
 
 
 def claims_of(run: RunDirectory) -> list[str | None]:
@@ -208,30 +213,32 @@ def test_requeued_out_of_time_on_a_dead_node_and_cancelled_runs_have_the_bits_of
     study, slurm = place.home / "disturbed", place.slurm
     plain = place.site("plain", "")
     job = place.submit(study, "base,A.h1", LONG, *plain)
-    found = runs(study)
-    place.wait(lambda: saved(found["base"]), study)
+    found, held = runs(study), place.hold(study, "base")
     slurm.ask("scontrol", "requeue", f"{job}_0")
+    let_go(held, lambda: place.told(study))
 
-    hurried = place.submit(study, "C.ff-half", LONG, *place.site("hurried", "time: 1\nwarning_seconds: 55\n"))
+    hurried = place.submit(study, "C.ff-half", LONG, *place.site("hurried", "time: 1\nwarning_seconds: 10\n"))
     found = runs(study)
-    place.wait(lambda: claims_of(found["C.ff-half"])[:1] == ["stopped"], study)
+    let_go(place.hold(study, "C.ff-half"), lambda: place.told(study))
+    place.wait(lambda: claims_of(found["C.ff-half"])[0] is not None, study)
+    assert claims_of(found["C.ff-half"])[0] == "stopped"
     assert attempts.claims(found["C.ff-half"])[0].reason.startswith("SIGUSR1 came, saved at step ")
     slurm.ask("scontrol", "update", f"JobId={hurried}", "TimeLimit=60")  # so that a busy machine comes to an end, too
 
     cancelled = place.submit(study, "D.dropout-0", LONG, *plain)
-    found = runs(study)
-    place.wait(lambda: saved(found["D.dropout-0"]), study)
+    found, held = runs(study), place.hold(study, "D.dropout-0")
     slurm.ask("scancel", cancelled)
+    let_go(held, lambda: place.told(study))
     place.wait(lambda: found["D.dropout-0"].status().state == "stopped", study)
     place.wait(lambda: not slurm.ask("squeue", "-h", "-j", cancelled), study)
     assert place.submit(study, "D.dropout-0", LONG, *plain) != cancelled
 
     lost = place.submit(study, "B.dk-half", LONG, *plain)
-    found = runs(study)
-    place.wait(lambda: saved(found["B.dk-half"]), study)
+    found, held = runs(study), place.hold(study, "B.dk-half")
     node = slurm.ask("squeue", "-h", "-j", lost, "-o", "%N").strip()
     slurm.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-    place.wait(lambda: len(attempts.claims(found["B.dk-half"])) > 1 or found["B.dk-half"].result(), study)
+    let_go(held, lambda: place.told(study))
+    place.wait(lambda: len(attempts.claims(found["B.dk-half"])) > 1, study)
     slurm.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     place.finished(study)
@@ -246,16 +253,20 @@ def test_a_ray_over_two_nodes_requeued_in_the_middle_has_the_bits_of_a_local_stu
 ) -> None:
     study = place.home / "ray"
     job = place.submit(study, "base,A.h1", LONG, *place.site("plain", ""), "--mode", "ray", "--nodes", "2")
-    found = runs(study)
-    place.wait(lambda: all(saved(run) for run in found.values()), study)
+    held = place.hold(study, "base", "A.h1")
     place.slurm.ask("scontrol", "requeue", job)
+    let_go(held, lambda: place.told(study))
+    again = place.hold(study, "base", "A.h1", attempt=2)  # both at once: each node has a CPU for one run
+    assert not again.keys() & held.keys()
+    go_on(again)
     place.finished(study)
+    found = runs(study)
     assert bits_of(study) == {variant: long_bits[variant] for variant in found}
     for run in found.values():
         assert len(claims_of(run)) > 1
         assert claims_of(run)[-1] == "done"
     nodes = {claim.by["node"] for run in found.values() for claim in attempts.claims(run)[-1:]}
-    assert len(nodes) == 2, "each node has a CPU for one run"
+    assert len(nodes) == 2
 
 
 def test_one_run_over_two_nodes_shares_its_batches(place: Place) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held_runs import hold
 from sweep_driver import DIES_ONCE, DIVERGES, FAILS, IS_WRONG, SECONDS, pretended_study
 
 from ablations import cluster
@@ -245,14 +246,13 @@ def test_a_study_whose_worker_was_killed_ends_like_an_undisturbed_one(tmp_path: 
     asked = ("run", "demo", "--study", "studies/mine", "--only")
     process = command(tmp_path, *asked, "base")
 
-    def at_work() -> bool:
+    def begun() -> list[RunDirectory]:
         assert process.poll() is None, process.communicate()
-        found = list(study.glob("runs/base-*/metrics.jsonl"))
-        return bool(found) and RunDirectory(found[0].parent).status().state == "running"
+        return [RunDirectory(config.parent) for config in study.glob("runs/base-*/config.json")]
 
-    wait_for(at_work, "base is trained")
-    base = next(study.glob("runs/base-*"))
-    os.kill(RunDirectory(base).status().pid, signal.SIGKILL)
+    ((worker, run),) = hold(begun).items()
+    base = run.path
+    os.kill(worker, signal.SIGKILL)
     told, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, told
     assert [(claim.number, claim.ended) for claim in attempts.claims(RunDirectory(base))] == [(1, None), (2, "done")]

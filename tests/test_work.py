@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held_runs import go_on, hold
 from small_corpus import small_corpus
 from small_study import Task as Work
 from small_study import bits, frozen, small_study, wait_for
@@ -85,9 +86,10 @@ def test_any_number_of_signals_let_a_run_save_and_the_task_go_on_with_the_same_b
     run = study.runs[0].directory
     frozen(study)
     tasks.append(Work(study.path, "--submission", "t0", "--task", "0", SLURM_JOB_ID="7"))
-    wait_for(lambda: any(run.checkpoints.glob("step-*")), "a checkpoint")
+    held = hold(lambda: [run])
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         tasks[0].process.send_signal(number)
+        go_on(held)
     code, output = tasks[0].end()
     status = run.status()
     assert (code, status.state) == (75, "stopped"), output

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,39 +71,63 @@ def _table(found: dict[str, Any]) -> Any:
 @app.command()
 def train(
     shape: Annotated[str, typer.Option(help="Of smoke, multi30k-cpu, small, base.")] = "smoke,multi30k-cpu",
-    system: Annotated[str, typer.Option(help="Of ours, torch, marian; all that are installed.")] = "",
+    family: Annotated[
+        str, typer.Option(help="Baselines instead of the Transformer: of lstm, lstm-attention, gnmt, convs2s.")
+    ] = "",
+    system: Annotated[
+        str,
+        typer.Option(help="Of ours, torch, marian, all that are installed; of ours, torch, torch-padded for a family."),
+    ] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; what is told is their median.")] = 5,
     as_json: Json = False,
 ) -> int:
     """Training updates beside torch's Transformer and the Marian model of `transformers`, on one core or one GPU.
 
     Same batches, in turn, in one thread on a CPU; in bfloat16 on a GPU. Marian is timed where the extra `bench` is
-    installed.
+    installed. A family is as large as the shape's Transformer; beside it stand torch's own LSTMs, over packed sentences
+    and, for their speed alone, over padding too, or torch's own convolutions.
     """
     from repro.bench.clock import pinned
-    from repro.bench.shapes import SHAPES
-    from repro.bench.systems import available
-    from repro.bench.train import measure
     from repro.training.device import choose_device
 
-    shapes = _names(shape)
-    for name in shapes:
-        if name not in SHAPES:
-            raise UsageError(f"no shape is called {name!r}", where="--shape", fix="choose from " + ", ".join(SHAPES))
-    systems = _names(system) or available()
     device = choose_device()
     documents = []
     console = options.console()
-    for name in shapes:
+    for name, measure in _trainings(_names(shape), _names(family), _names(system)):
         with console.status(name) as status, pinned() if device.type == "cpu" else nullcontext():
             tell = status.update if console.is_terminal and not as_json else (lambda _: None)
-            documents.append(measure(SHAPES[name], systems, device, rounds=rounds, tell=tell))
+            documents.append(measure(device=device, rounds=rounds, tell=tell))
         if not as_json:
             console.print(_train_table(documents[-1]))
             console.print(_parts(documents[-1]), highlight=False)
     if as_json:
         options.print_json({"shapes": documents})
     return 0
+
+
+def _trainings(
+    shapes: list[str], families: list[str], systems: list[str]
+) -> list[tuple[str, Callable[..., dict[str, Any]]]]:
+    """What `train` measures, by name. UsageError for what is not known."""
+    from repro.bench import train
+    from repro.bench.families import FAMILIES, chosen
+    from repro.bench.families import measure as measure_family
+    from repro.bench.shapes import SHAPES
+    from repro.bench.systems import available
+
+    for kind, names, known in (("shape", shapes, list(SHAPES)), ("family", families, list(FAMILIES))):
+        for name in names:
+            if name not in known:
+                fix = "choose from " + ", ".join(known)
+                raise UsageError(f"no {kind} is called {name!r}", where=f"--{kind}", fix=fix)
+    if not families:
+        return [(name, partial(train.measure, SHAPES[name], systems or available())) for name in shapes]
+    wanted = [(family, chosen(family, systems)) for family in FAMILIES if family in families]
+    return [
+        (f"{name}, {family}", partial(measure_family, SHAPES[name], family, names))
+        for name in shapes
+        for family, names in wanted
+    ]
 
 
 @app.command()
@@ -273,7 +299,8 @@ def _train_table(document: dict[str, Any]) -> Any:
 
 def _title(document: dict[str, Any]) -> str:
     products = document["product_flops_per_second"] / 1e9
-    return f"{document['shape']} on {document['device']}, {document['precision']}, products {products:,.0f} GFLOP/s"
+    what = f"{document['shape']}, {document['family']}" if "family" in document else document["shape"]
+    return f"{what} on {document['device']}, {document['precision']}, products {products:,.0f} GFLOP/s"
 
 
 def _parts(document: dict[str, Any]) -> str:

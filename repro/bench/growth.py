@@ -93,8 +93,7 @@ class _Timed:
 
     def _seconds(self, steps: int) -> float:
         with self._clock:
-            for _ in range(steps):
-                self._ours.step(self._batch)
+            self._ours.steps([self._batch] * steps)
         return self._clock.seconds
 
 

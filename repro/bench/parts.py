@@ -18,17 +18,20 @@ from repro.models.transformer import FeedForward
 PARTS = ("attention", "feed-forward", "softmax and loss", "optimizer", "rest")
 """What a step is split into; `rest` is embeddings, residual sums with their dropout and norms, and Python.
 
-Where a sub-layer is one operator with its frame (`repro.models.fused`), the sum, dropout and norm count with it.
+Where the pass is one operator (`repro.models.fused`), a sub-layer's sum, dropout and norm count with it.
 """
 
 _MARK = "part: "
 _OPERATORS = {
     "_ChunkedLoss": "softmax and loss",
     "Optimizer.step": "optimizer",
-    fused.AttentionOperator.__name__: "attention",
-    fused.FeedForwardOperator.__name__: "feed-forward",
 }
 """The part of what the profiler shows under a name that begins so."""
+_FUSED = {
+    fused.SelfAttentionPart: "attention",
+    fused.CrossAttentionPart: "attention",
+    fused.FeedForwardPart: "feed-forward",
+}
 
 
 def shares(system: Ours, batches: Iterable[Batch]) -> dict[str, float]:
@@ -39,9 +42,10 @@ def shares(system: Ours, batches: Iterable[Batch]) -> dict[str, float]:
     """
     cuda = system.trainer.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    system.trainer.record(False)  # what is replayed shows no operators
     with _marked(system.trainer.model), profile(activities=activities) as profiler:
-        for batch in batches:
-            system.step(batch)
+        system.steps(batches)
+    system.trainer.record(True)
     events = [event for event in profiler.events() or () if event.device_type.name == "CPU"]
     spent = _attributed(events, cuda)
     total = sum(spent.values()) or 1.0  # a profiler that sees no kernels
@@ -83,14 +87,27 @@ def _backward(event: Any) -> Iterator[int]:
 
 @contextmanager
 def _marked(model: nn.Module) -> Iterator[None]:
-    """Attention and feed-forward modules of `model` bear marks in the profile."""
+    """Attention and feed-forward modules of `model`, and what stands for them, bear marks in the profile."""
     with ExitStack() as stack:
+        for kind, part in _FUSED.items():
+            for name in ("forward", "backward"):
+                plain = getattr(kind, name)
+                stack.callback(setattr, kind, name, plain)
+                setattr(kind, name, _with_mark(_MARK + part, plain))
         for module in model.modules():
             if isinstance(module, Attention | FeedForward):
                 before, after = _hooks(_MARK + ("attention" if isinstance(module, Attention) else "feed-forward"))
                 stack.callback(module.register_forward_pre_hook(before).remove)
                 stack.callback(module.register_forward_hook(after).remove)
         yield
+
+
+def _with_mark(mark: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def marked(*arguments: Any) -> Any:
+        with record_function(mark):
+            return plain(*arguments)
+
+    return marked
 
 
 def _hooks(mark: str) -> tuple[Callable[..., None], Callable[..., None]]:

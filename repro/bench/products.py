@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor
 
 from repro.bench.clock import Clock
 from repro.bench.shapes import Shape
@@ -38,27 +39,46 @@ def products(config: TransformerConfig, vocabulary_size: int, src: int, tgt: int
     return total
 
 
-def rate(shape: Shape, batches: Iterable[Batch], clock: Clock, *, rounds: int = 3) -> float:
-    """FLOP/s of the linear layers of `batches`, forward and both gradients, each product by itself: a median.
-
-    On a CPU by the library that this project takes there, in the sizes that it takes.
-    """
-    device = clock.device
-    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+def rate(shape: Shape, batches: Iterable[Batch], clock: Clock) -> float:
+    """FLOP/s of the linear layers of `batches`, forward and both gradients, each product by itself: a median."""
     found: Counter[Product] = Counter()
     for batch in batches:
         src, tgt = int(batch.src_lengths.sum()), int(batch.tgt_lengths.sum())
         found += products(shape.model, shape.vocabulary_size, src, tgt)
     flops = sum(6 * rows * wide * out * times for (rows, wide, out), times in found.items())
-    seconds = [0.0] * (rounds + 1)
+    return flops / statistics.median(seconds(found, clock, forth, back))
+
+
+Operation = Callable[[Tensor, Tensor, Tensor], object]
+"""What a layer computes from inputs [rows, in], weight [out, in] and gradient [rows, out]."""
+
+
+def forth(x: Tensor, w: Tensor, y: Tensor) -> None:
+    """The layer's output and, on the way back, its input's gradient."""
+    linear(x, w)
+    input_gradient(y, w)
+
+
+def back(x: Tensor, _: Tensor, y: Tensor) -> None:
+    """The weight's gradient."""
+    weight_gradient(y, x)
+
+
+def seconds(found: Counter[Product], clock: Clock, *operations: Operation, rounds: int = 3) -> list[float]:
+    """What `operations` take for all of `found`, in each of `rounds`.
+
+    On a CPU by the library that this project takes there, in the sizes that it takes.
+    """
+    device = clock.device
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    taken = [0.0] * (rounds + 1)
     for (rows, wide, out), times in found.items():
         made = room(rows) if device.type == "cpu" else rows
         x, w, y = (torch.randn(a, b, device=device, dtype=kind) for a, b in ((made, wide), (out, wide), (made, out)))
         for turn in range(rounds + 1):  # the first one warms up
             with clock:
                 for _ in range(times):
-                    linear(x, w)
-                    input_gradient(y, w)
-                    weight_gradient(y, x)
-            seconds[turn] += clock.seconds
-    return flops / statistics.median(seconds[1:])
+                    for operation in operations:
+                        operation(x, w, y)
+            taken[turn] += clock.seconds
+    return taken[1:]

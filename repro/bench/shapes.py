@@ -90,7 +90,7 @@ SHAPES = {
     for shape in (
         Shape(
             name="smoke",
-            model=TransformerConfig(n_layers=3, d_model=64, d_ff=256, n_heads=8),
+            model=TransformerConfig(n_layers=3, d_model=64, d_ff=256, n_heads=8, max_positions=256),
             vocabulary_size=320,
             batch_tokens=512,
             device_batch_tokens=512,
@@ -100,7 +100,7 @@ SHAPES = {
         ),
         Shape(
             name="multi30k-cpu",
-            model=TransformerConfig(n_layers=3, d_model=128, d_ff=512, n_heads=8),
+            model=TransformerConfig(n_layers=3, d_model=128, d_ff=512, n_heads=8, max_positions=256),
             vocabulary_size=4000,
             batch_tokens=1024,
             device_batch_tokens=1024,

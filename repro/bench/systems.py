@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from repro.bench.packages import build_system, installed
 from repro.bench.shapes import Shape
+from repro.config import RunConfig
 from repro.data.pieces import PAD, Batch
 from repro.models.positions import sinusoids
 from repro.training.trainer import Trainer
@@ -24,26 +25,28 @@ _LONGEST = 512
 class System(Protocol):
     """One way to train the Transformer of a shape."""
 
-    def step(self, batch: Batch) -> float:
-        """One update on `batch`; the loss a target token."""
+    def steps(self, batches: Iterable[Batch]) -> list[float]:
+        """One update on each of `batches`; the losses a target token. A GPU is waited for once, at the end."""
 
 
 class Ours:
-    """This project's trainer, as a run uses it."""
+    """This project's trainer, as a run uses it: of the shape's model, or of `config`."""
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
-        self.trainer = Trainer(shape.config(device.type), shape.vocabulary_size, device)
+    def __init__(self, shape: Shape, device: torch.device, config: RunConfig | None = None) -> None:
+        self.trainer = Trainer(config or shape.config(device.type), shape.vocabulary_size, device)
 
-    def step(self, batch: Batch) -> float:
-        """One update on `batch`; the loss a target token."""
-        return self.trainer.update(batch).loss
+    def steps(self, batches: Iterable[Batch]) -> list[float]:
+        """One update on each of `batches`; the losses a target token."""
+        for batch in batches:
+            self.trainer.launch(batch)
+        return [update.loss for update in self.trainer.settle()]
 
 
-class _Peer:
+class Peer:
     """The update around a peer's model: torch's loss with label smoothing on logits, and torch's fused Adam."""
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self.model, self.device = model.to(device).train(), device
+    def __init__(self, model: nn.Module, device: torch.device, clip_norm: float = 0.0) -> None:
+        self.model, self.device, self._clip_norm = model.to(device).train(), device, clip_norm
         self._adam = torch.optim.Adam(
             (p for p in model.parameters() if p.requires_grad), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
@@ -52,8 +55,11 @@ class _Peer:
         """[batch, tgt_len, vocabulary]."""
         raise NotImplementedError
 
-    def step(self, batch: Batch) -> float:
-        """One update on `batch`; the loss a target token."""
+    def steps(self, batches: Iterable[Batch]) -> list[float]:
+        """One update on each of `batches`; the losses a target token."""
+        return [float(loss) for loss in [self._step(batch) for batch in batches]]
+
+    def _step(self, batch: Batch) -> Tensor:
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             logits = self.logits(batch).flatten(0, 1)
@@ -62,11 +68,13 @@ class _Peer:
             )
         self._adam.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self._clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
         self._adam.step()
-        return float(loss.detach())
+        return loss.detach()
 
 
-class Torch(_Peer):
+class Torch(Peer):
     """torch.nn.Transformer, with dropout where the paper has it and nowhere else."""
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
@@ -119,7 +127,7 @@ class _TorchModel(nn.Module):
         return functional.linear(hidden, self.embedding.weight)
 
 
-class Marian(_Peer):
+class Marian(Peer):
     """The Marian model of `transformers`, with fused attention."""
 
     def __init__(self, shape: Shape, device: torch.device) -> None:

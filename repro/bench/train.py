@@ -16,6 +16,7 @@ from repro.bench.parts import shares
 from repro.bench.products import rate
 from repro.bench.shapes import Shape, sampler
 from repro.bench.systems import Ours, System, build
+from repro.config import ModelConfig
 from repro.data.batches import collate
 from repro.data.pieces import Batch
 from repro.training.device import device_name
@@ -36,22 +37,47 @@ def measure(
     clock = Clock(device)
     batches = shape.round(device.type)
     systems = {name: build(name, shape, device) for name in names}
+    document = compare(
+        shape, shape.model, systems, batches, clock, lambda: rate(shape, batches, clock), rounds=rounds, tell=tell
+    )
+    ours = systems.get("ours")
+    if isinstance(ours, Ours):
+        tell(f"{shape.name}: parts")
+        step = document["systems"][list(names).index("ours")]["seconds_per_step"]
+        document["parts"] = _parts(shape, ours, batches, step)
+    return document
+
+
+def compare(
+    shape: Shape,
+    model: ModelConfig,
+    systems: dict[str, System],
+    batches: Sequence[Batch],
+    clock: Clock,
+    products: Callable[[], float],
+    *,
+    rounds: int,
+    tell: Tell,
+) -> dict[str, Any]:
+    """The document of `systems` by name, all of which train `model` on `batches`; `products` measures the FLOP/s of
+    its linear layers."""
+    device = clock.device
     seconds = _seconds(systems, batches, clock, rounds, tell)
     tell(f"{shape.name}: products")
-    products = rate(shape, batches, clock)
-    flops = _flops(shape, batches)
+    ceiling = products()
+    flops = _flops(shape, model, batches)
     tokens = sum(int(batch.tgt_lengths.sum()) for batch in batches)
     peak = peak_flops(device_name(device)) if device.type == "cuda" else None
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    first = medians[names[0]]
-    document: dict[str, Any] = {
+    first = next(iter(medians.values()))
+    return {
         "shape": shape.name,
         "device": device_name(device),
         "precision": "bf16" if device.type == "cuda" else "fp32",
         "batches": len(batches),
         "target_tokens": tokens,
         "padding_share": 1.0 - sum(_real(batch) for batch in batches) / sum(_held(batch) for batch in batches),
-        "product_flops_per_second": products,
+        "product_flops_per_second": ceiling,
         "peak_flops_per_second": peak,
         "systems": [
             {
@@ -60,17 +86,12 @@ def measure(
                 "seconds_per_step": median / len(batches),
                 "seconds": seconds[name],
                 "times_slower": median / first,
-                "share_of_products": flops / median / products,
+                "share_of_products": flops / median / ceiling,
                 "mfu": flops / median / peak if peak else None,
             }
             for name, median in medians.items()
         ],
     }
-    ours = systems.get("ours")
-    if isinstance(ours, Ours):
-        tell(f"{shape.name}: parts")
-        document["parts"] = _parts(shape, ours, batches, medians["ours"] / len(batches))
-    return document
 
 
 def _seconds(
@@ -81,8 +102,7 @@ def _seconds(
         for name, system in systems.items():
             tell(f"{f'round {turn} of {rounds}' if turn else 'warming up'}: {name}")
             with clock:
-                for batch in batches:
-                    system.step(batch)
+                system.steps(batches)
             if turn:
                 seconds[name].append(clock.seconds)
     return seconds
@@ -99,9 +119,9 @@ def _parts(shape: Shape, ours: Ours, batches: Sequence[Batch], step: float) -> d
     return parts | {"data": (time.process_time() - started) / len(batches)}
 
 
-def _flops(shape: Shape, batches: Sequence[Batch]) -> int:
+def _flops(shape: Shape, model: ModelConfig, batches: Sequence[Batch]) -> int:
     lengths = sum((Lengths.of(batch.src_lengths, batch.tgt_lengths) for batch in batches), Lengths())
-    return train_flops(shape.model, shape.vocabulary_size, lengths).total
+    return train_flops(model, shape.vocabulary_size, lengths).total
 
 
 def _real(batch: Batch) -> int:

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from repro.config.run import DecodeConfig
 from repro.data.pieces import BOS, EOS, PAD
@@ -35,7 +36,7 @@ from repro.models.seq2seq import Seq2Seq
 _FIRST = EOS
 """The lowest piece that may be generated: padding, unknown and the start mark lie below it and never are."""
 
-_BLOCK = 64
+_BLOCK = 80
 """Neighbouring pieces whose largest logit is looked at before any single one."""
 
 
@@ -81,9 +82,10 @@ def beam_search(
     if model.max_positions is not None:
         limits = limits.clamp(max=model.max_positions)
     with torch.inference_mode(), evaluation_mode(model):
-        state = model.start(model.encode(src, src_mask), config.beam)
+        # All hypotheses begin alike: one a sentence, which the first step spreads over the beam.
+        state = model.start(model.encode(src, src_mask), 1)
         search = _Search(limits, config)
-        pieces = torch.full((limits.numel() * config.beam,), BOS, dtype=torch.int64, device=src.device)
+        pieces = torch.full_like(limits, BOS)
         while True:
             logits = model.project(model.advance(pieces, state)).float()
             kept, beams, pieces = search.step(logits)
@@ -137,7 +139,10 @@ class _Best:
 
 
 class _Search:
-    """The hypotheses of a batch: `n` sentences are still searched, with `beam` slots each, of `batch` at the start."""
+    """The hypotheses of a batch: `n` sentences are still searched, of `batch` at the start.
+
+    Each has one slot at the start and `beam` after the first step.
+    """
 
     def __init__(self, limits: Tensor, config: DecodeConfig) -> None:
         batch, device = limits.numel(), limits.device
@@ -151,18 +156,17 @@ class _Search:
             raise ValueError(f"a cap of {min(self.caps)} pieces: the least is 1, the end mark")
         penalties = [length_penalty(self.kind, cap, self.alpha) for cap in self.caps]
         self.limit_penalty = torch.tensor(penalties, dtype=torch.float64, device=device)
-        self.live = torch.full((batch, self.beam), -torch.inf, dtype=torch.float64, device=device)
-        self.live[:, 0] = 0.0
+        self.live = torch.zeros(batch, 1, dtype=torch.float64, device=device)
         self.best = _Best.none(batch, device)
         # Of all sentences: the answers, and each step's continued slots and new pieces [batch, beam].
         self.answers = _Best.none(batch, device)
         self.history: list[tuple[Tensor, Tensor]] = []
 
     def step(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One more piece for every slot, by its `logits` [n * beam, vocabulary].
+        """One more piece for every slot, by its `logits` [n * slots, vocabulary].
 
-        Returns the sentences to go on with [m] (indices into the current ones), the slots that their hypotheses
-        continue [m, beam], and the new pieces [m * beam].
+        Returns the sentences to go on with [m] (indices into the current ones: one that leaves has its place taken by
+        one of the last), the slots that their hypotheses continue [m, beam], and the new pieces [m * beam].
         """
         self.length += 1
         slots, pieces, totals = best_continuations(logits, self.live, 2 * self.beam)
@@ -178,6 +182,8 @@ class _Search:
         done = self._done(has_end)
         kept = (~done).nonzero().squeeze(1)
         if kept.numel() < done.numel():
+            late, kept = kept[kept >= kept.numel()], torch.arange(kept.numel(), device=kept.device)
+            kept[done[: kept.numel()].nonzero().squeeze(1)] = late
             self._leave(done.nonzero().squeeze(1), kept)
             slots, pieces = slots[kept], pieces[kept]
         return kept, slots, pieces.flatten()
@@ -251,7 +257,8 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
     """
     n, beam = live.shape
     vocabulary = logits.shape[1]
-    tops = _block_tops(logits)
+    block = min(_BLOCK, vocabulary - _FIRST)
+    tops = _block_tops(logits, block)
     # A row's normaliser. The fused softmax takes half the time of `logsumexp`; taken at the row's largest logit,
     # nothing is lost to cancellation.
     largest = torch.maximum(tops.amax(1), logits[:, :_FIRST].amax(1))
@@ -263,50 +270,54 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
     # Ranked relative to the first slot: its continuations then compare by their logits exactly, as in greedy search,
     # however improbable a long hypothesis has become.
     offsets = (base - base[:, :1]).float()
-    blocks, starts = _best_blocks(tops, offsets, count)
-    pieces = starts[:, :, None] + torch.arange(_BLOCK, device=logits.device)
-    pieces = torch.where(pieces < vocabulary, pieces, PAD)  # a row's last block is filled up with what is never chosen
-    places = (blocks * vocabulary)[:, :, None] + pieces
-    by_sentence = logits.reshape(n, beam * vocabulary)
-    values = by_sentence.gather(1, places.flatten(1)).view_as(places) + offsets.gather(1, blocks)[:, :, None]
-    values.masked_fill_(pieces < _FIRST, -torch.inf)
-    best = _top(values.flatten(1), places.flatten(1), count)
-    slots, pieces = best // vocabulary, best % vocabulary
-    totals = base.gather(1, slots) + by_sentence.gather(1, best)
-    return slots, pieces, totals.masked_fill_(pieces < _FIRST, -torch.inf)
+    # The best `count` lie in the `count` blocks with the largest tops, ties resolved towards the lower place on both
+    # levels, so that few numbers are ever sorted. In order, the blocks have their pieces in the order of all.
+    ranked = (tops.view(n, beam, -1) + offsets[:, :, None]).flatten(1)
+    chosen = _top(ranked, count).sort(1).values
+    slots, numbers = chosen // tops.shape[1], chosen % tops.shape[1]
+    starts = (_FIRST + block * numbers).clamp(max=vocabulary - block)
+    rows = slots + beam * torch.arange(n, device=logits.device)[:, None]
+    found = logits.flatten().unfold(0, block, 1).index_select(0, (rows * vocabulary + starts).flatten())
+    values = found.view(n, -1, block) + offsets.gather(1, slots)[:, :, None]
+    overlap = -(vocabulary - _FIRST) % block
+    if overlap:  # of the last block with the one before it
+        twice = torch.arange(block, device=logits.device) < overlap
+        values.masked_fill_((numbers == tops.shape[1] - 1)[:, :, None] & twice, -torch.inf)
+    values = values.flatten(1)
+    best = _top(values, count)
+    which = best // block
+    slots, pieces = slots.gather(1, which), starts.gather(1, which) + best % block
+    totals = base.gather(1, slots) + found.view(n, -1).gather(1, best)
+    totals.masked_fill_(values.gather(1, best) == -torch.inf, -torch.inf)
+    if best.shape[1] < count:
+        lacking = (0, count - best.shape[1])
+        slots, pieces = functional.pad(slots, lacking), functional.pad(pieces, lacking)
+        totals = functional.pad(totals, lacking, value=-torch.inf)
+    return slots, pieces, totals
 
 
-def _block_tops(logits: Tensor) -> Tensor:
-    """The largest logit of each block of the pieces that may be generated, [n * beam, blocks]."""
+def _block_tops(logits: Tensor, block: int) -> Tensor:
+    """The largest logit of each `block` of the pieces that may be generated, [n * beam, blocks]."""
     usable = logits[:, _FIRST:]
-    whole = usable.shape[1] // _BLOCK
-    tops = usable[:, : whole * _BLOCK].reshape(logits.shape[0], whole, _BLOCK).amax(2)
-    if whole * _BLOCK < usable.shape[1]:
-        tops = torch.cat((tops, usable[:, whole * _BLOCK :].amax(1, keepdim=True)), 1)
+    whole = usable.shape[1] // block
+    tops = usable[:, : whole * block].reshape(logits.shape[0], whole, block).amax(2)
+    if whole * block < usable.shape[1]:
+        tops = torch.cat((tops, usable[:, whole * block :].amax(1, keepdim=True)), 1)
     return tops
 
 
-def _best_blocks(tops: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Where to look for the best `count` of each sentence: slots and first pieces of blocks, each [n, count or fewer].
+def _top(values: Tensor, count: int) -> Tensor:
+    """Where the largest `count` of `values` [n, some] (float32) are, in order; equal ones by the lower place.
 
-    Blocks are ranked by their largest number `tops` [n * beam, blocks]. The best `count` numbers lie in the best
-    `count` blocks, ties resolved towards the lower place on both levels, so that few numbers are ever sorted.
+    `topk` promises nothing about equal numbers. Where there are any among the largest, it is given whole numbers
+    without equals: a float's bits, made to sort like the float, above the complement of its place.
     """
-    n, beam = offsets.shape
-    blocks = tops.shape[1]
-    values = (tops.view(n, beam, blocks) + offsets[:, :, None]).view(n, beam * blocks)
-    places = torch.arange(beam * blocks, device=tops.device).expand(n, -1)
-    best = places if count >= beam * blocks else _top(values, places, count)
-    return best // blocks, best % blocks * _BLOCK + _FIRST
-
-
-def _top(values: Tensor, places: Tensor, count: int) -> Tensor:
-    """The `places` of the largest `count` of `values` [n, some] (float32), in order; equal ones by the lower place.
-
-    `topk` promises nothing about equal numbers, so it is given whole numbers without equals: a float's bits, made to
-    sort like the float, above the complement of its place.
-    """
+    size = values.shape[1]
+    if count < size:
+        largest, places = values.topk(count + 1, 1)
+        if not bool((largest[:, 1:] == largest[:, :-1]).any()):
+            return places[:, :count]
     bits = values.view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    keys = (ordered.long() << 32) + (0xFFFFFFFF - places)
-    return 0xFFFFFFFF - (keys.topk(count, 1).values & 0xFFFFFFFF)
+    keys = (ordered.long() << 32) + torch.arange(0xFFFFFFFF, 0xFFFFFFFF - size, -1, device=values.device)
+    return 0xFFFFFFFF - (keys.topk(min(count, size), 1).values & 0xFFFFFFFF)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +53,65 @@ def key_mask(mask: Tensor) -> Tensor | None:
     if mask.device.type == "cpu" and bool(mask.all()):
         return None
     return mask[:, None, None, :]
+
+
+WIDEST = 256
+"""Numbers of a head that flash attention takes at most."""
+
+
+class Segments(NamedTuple):
+    """Where the sentences of one side begin when they stand one after the other, without padding between them."""
+
+    starts: Tensor
+    """[sentences + 1] int32: first row of each sentence, then the number of rows. No row is outside a sentence."""
+    longest: int
+    """No sentence is longer; it may be more than the longest has, so that it need not change from batch to batch."""
+
+
+def refusal(config: TransformerConfig, widest: int = WIDEST) -> str:
+    """Why `attend_packed` cannot compute the attention of `config` on a GPU that takes heads of up to `widest` numbers;
+    empty where it can.
+    """
+    config = config.resolved()
+    assert config.d_k is not None
+    assert config.d_v is not None
+    if config.attention_dropout:
+        return "attention dropout, which needs the weights"
+    if max(config.d_k, config.d_v) > widest:
+        return f"heads of {max(config.d_k, config.d_v)} numbers, flash attention takes {widest} here"
+    return ""
+
+
+def attend_packed(
+    q: Tensor, k: Tensor, v: Tensor, queries: Segments, keys: Segments, *, scale: float, causal: bool = False
+) -> Tensor:
+    """`attend` within each of many sentences: [q_rows, n_heads, d_v], for every sentence its own softmax.
+
+    `q` [q_rows, n_heads, d_k], `k` [k_rows, n_heads, d_k], `v` [k_rows, n_heads, d_v]; sentence i of `queries` sees
+    sentence i of `keys`. Off the CPU by torch's flash attention for sequences of several lengths, in half precision,
+    without any mask; heads whose width it does not take are filled up with zeros, which changes no product.
+    """
+    if q.device.type == "cpu":
+        return _attend_one_by_one(q, k, v, queries, keys, scale, causal)
+    width = -(-max(q.shape[-1], v.shape[-1]) // 8) * 8
+    padded = (functional.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    made = torch.ops.aten._flash_attention_forward(
+        *padded, queries.starts, keys.starts, queries.longest, keys.longest, 0.0, causal, False, scale=scale
+    )
+    context: Tensor = made[0]
+    return context[..., : v.shape[-1]]
+
+
+def _attend_one_by_one(
+    q: Tensor, k: Tensor, v: Tensor, queries: Segments, keys: Segments, scale: float, causal: bool
+) -> Tensor:
+    """`attend_packed` by the definition."""
+    contexts = [
+        attend(*(x.transpose(0, 1) for x in (q[q0:q1], k[k0:k1], v[k0:k1])), scale=scale, causal=causal)
+        for (q0, q1), (k0, k1) in zip(pairwise(queries.starts.tolist()), pairwise(keys.starts.tolist()), strict=True)
+        if q1 > q0
+    ]
+    return torch.cat(contexts, 1).transpose(0, 1)
 
 
 class Attention(nn.Module):

@@ -1,4 +1,4 @@
-"""The Transformer's training pass on a CPU: each sub-layer with its frame as one operator, its gradient by hand.
+"""The Transformer's training pass on a CPU: all of it one operator of torch's autograd, its gradient by hand.
 
 It computes what `repro.models.transformer` says, with the same parameters and the same dropout masks, up to rounding.
 What it leaves out is torch's record of every step, copies between layouts, and softmaxes over fewer keys than a vector
@@ -8,7 +8,7 @@ register holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,8 +21,11 @@ from repro.models.products import input_gradient, linear, room, weight_gradient
 
 if TYPE_CHECKING:
     from repro.models.attention import CrossAttention, SelfAttention
-    from repro.models.dropout import Dropout
     from repro.models.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
+
+_norm_back = torch.ops.aten.native_layer_norm_backward.default
+_positive_back = torch.ops.aten.threshold_backward.grad_input
+_embedding_back = torch.ops.aten.embedding_dense_backward.default
 
 
 def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
@@ -41,183 +44,18 @@ def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
 
 def hidden_states(model: Transformer, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
     """The hidden states [batch, tgt_len, d_model] of `model`, as its `forward` gives them; arguments as there."""
-    tables = [
-        None if positions is None else positions(pieces[..., None])
-        for positions, pieces in ((model.src_positions, src), (model.tgt_positions, tgt_in))
-    ]
-    embedded = EmbeddingOperator.apply(src, tgt_in, model.embedding, *tables)  # type: ignore[no-untyped-call]
-    masks = Masks(src_mask, tgt_in, model.config)
-    x = _dropped(model.embedding_dropout, embedded[0], src.numel())
-    for layer in cast("Iterable[EncoderLayer]", model.encoder):
-        x = _self_attention(layer.attention, layer.attention_frame, x, masks, "source")
-        x = _feed_forward(layer.feed_forward, layer.feed_forward_frame, x, src.numel())
-    memory = x if model.encoder_norm is None else model.encoder_norm(x)
-    x = _dropped(model.embedding_dropout, embedded[1], tgt_in.numel())
-    for block in cast("Iterable[DecoderLayer]", model.decoder):
-        x = _self_attention(block.attention, block.attention_frame, x, masks, "target")
-        x = _cross_attention(block.cross, block.cross_frame, x, memory, masks)
-        x = _feed_forward(block.feed_forward, block.feed_forward_frame, x, tgt_in.numel())
-    x = x[: tgt_in.numel()].view(*tgt_in.shape, -1)
-    return x if model.decoder_norm is None else model.decoder_norm(x)
-
-
-def _dropped(dropout: Dropout, x: Tensor, positions: int) -> Tensor:
-    mask = dropout.mask(x.detach(), positions)
-    return x if mask is None else x * mask
-
-
-class _Frame:
-    """`Residual` around a sub-layer, forth and back, on rows [rows, d_model] of which `positions` count."""
-
-    def __init__(self, module: Residual, positions: int, weight: Tensor, bias: Tensor) -> None:
-        self._positions = positions
-        self.pre, self.eps, self._dropout = module.pre, module.norm.eps, module.dropout
-        self._affine = (weight, bias)
-
-    def enter(self, x: Tensor) -> Tensor:
-        """What the sub-layer reads."""
-        return self._normalise(x) if self.pre else x
-
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """The frame's output, from its input `x` and the sub-layer's output `y`."""
-        self._mask = self._dropout.mask(y, self._positions)
-        total = x + y if self._mask is None else torch.addcmul(x, y, self._mask)
-        return total if self.pre else self._normalise(total)
-
-    def leave_back(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of the sum's two parts: the residual's, and that of the sub-layer's output."""
-        if not self.pre:
-            grad = self._normalise_back(grad)
-        return grad, grad if self._mask is None else grad * self._mask
-
-    def enter_back(self, grad: Tensor, residual: Tensor) -> Tensor:
-        """The gradient of the frame's input, from that of what the sub-layer read and that of the residual."""
-        return self._normalise_back(grad).add_(residual) if self.pre else grad.add_(residual)
-
-    def _normalise(self, x: Tensor) -> Tensor:
-        weight, bias = self._affine
-        y, mean, scale = torch.native_layer_norm(x, x.shape[-1:], weight, bias, self.eps)
-        self._normalised = (x, mean, scale)
-        return y
-
-    def _normalise_back(self, grad: Tensor) -> Tensor:
-        x, mean, scale = self._normalised
-        back: Tensor
-        back, *self.gradients = torch.ops.aten.native_layer_norm_backward(
-            grad, x, x.shape[-1:], mean, scale, *self._affine, [True, True, True]
-        )
-        return back
-
-
-class _SelfAttention:
-    """`SelfAttention` in its frame."""
-
-    def __init__(self, module: SelfAttention, frame: Residual, masks: Masks, side: str) -> None:
-        self._width = module.n_heads * module.d_k
-        self._residual, self._core, self._positions = frame, Core(module, masks, side), masks.positions(side)
-
-    def forward(
-        self, x: Tensor, qkv: Tensor, qkv_bias: Tensor | None, out: Tensor, out_bias: Tensor | None, *norm: Tensor
-    ) -> Tensor:
-        self._frame = _Frame(self._residual, self._positions, *norm)
-        self._qkv, self._out = (qkv, qkv_bias), (out, out_bias)
-        self._read = self._frame.enter(x)
-        packed = linear(self._read, qkv, qkv_bias)
-        self._context = self._core.forward(packed[:, : self._width], packed[:, self._width :])
-        return self._frame.leave(x, linear(self._context, out, out_bias))
-
-    def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        residual, of_y = self._frame.leave_back(grad)
-        of_out = _weights_back(of_y, self._context, self._out)
-        of_context = input_gradient(of_y, self._out[0])
-        of_packed = grad.new_empty((grad.shape[0], self._qkv[0].shape[0]))
-        self._core.backward(of_context, of_packed[:, : self._width], of_packed[:, self._width :])
-        of_qkv = _weights_back(of_packed, self._read, self._qkv)
-        of_x = self._frame.enter_back(input_gradient(of_packed, self._qkv[0]), residual)
-        return of_x, *of_qkv, *of_out, *self._frame.gradients
-
-
-class _CrossAttention:
-    """`CrossAttention` in its frame, with the projection of the memory."""
-
-    def __init__(self, module: CrossAttention, frame: Residual, masks: Masks) -> None:
-        self._residual, self._core, self._positions = frame, Core(module, masks, "cross"), masks.positions("cross")
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        q: Tensor,
-        q_bias: Tensor | None,
-        kv: Tensor,
-        kv_bias: Tensor | None,
-        out: Tensor,
-        out_bias: Tensor | None,
-        *norm: Tensor,
-    ) -> Tensor:
-        self._memory, self._frame = memory, _Frame(self._residual, self._positions, *norm)
-        self._q, self._kv, self._out = (q, q_bias), (kv, kv_bias), (out, out_bias)
-        self._read = self._frame.enter(x)
-        self._context = self._core.forward(linear(self._read, q, q_bias), linear(memory, kv, kv_bias))
-        return self._frame.leave(x, linear(self._context, out, out_bias))
-
-    def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        residual, of_y = self._frame.leave_back(grad)
-        of_out = _weights_back(of_y, self._context, self._out)
-        of_context = input_gradient(of_y, self._out[0])
-        of_queries = grad.new_empty((grad.shape[0], self._q[0].shape[0]))
-        of_packed = grad.new_empty((self._memory.shape[0], self._kv[0].shape[0]))
-        self._core.backward(of_context, of_queries, of_packed)
-        of_q = _weights_back(of_queries, self._read, self._q)
-        of_kv = _weights_back(of_packed, self._memory, self._kv)
-        of_x = self._frame.enter_back(input_gradient(of_queries, self._q[0]), residual)
-        of_memory = input_gradient(of_packed, self._kv[0])
-        return of_x, of_memory, *of_q, *of_kv, *of_out, *self._frame.gradients
-
-
-class _FeedForward:
-    """`FeedForward` in its frame."""
-
-    def __init__(self, module: FeedForward, frame: Residual, positions: int) -> None:
-        self._dropout, self._residual, self._positions = module.dropout, frame, positions
-
-    def forward(
-        self, x: Tensor, inner: Tensor, inner_bias: Tensor, outer: Tensor, outer_bias: Tensor, *norm: Tensor
-    ) -> Tensor:
-        self._frame = _Frame(self._residual, self._positions, *norm)
-        self._inner, self._outer = (inner, inner_bias), (outer, outer_bias)
-        self._read = self._frame.enter(x)
-        self._hidden = linear(self._read, inner, inner_bias, relu=True)
-        self._mask = self._dropout.mask(self._hidden, self._positions)
-        if self._mask is not None:
-            self._hidden.mul_(self._mask)
-        return self._frame.leave(x, linear(self._hidden, outer, outer_bias))
-
-    def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        residual, of_y = self._frame.leave_back(grad)
-        of_outer = _weights_back(of_y, self._hidden, self._outer)
-        of_hidden = input_gradient(of_y, self._outer[0])
-        if self._mask is not None:
-            of_hidden.mul_(self._mask)
-        torch.ops.aten.threshold_backward(of_hidden, self._hidden, 0.0, grad_input=of_hidden)
-        of_inner = _weights_back(of_hidden, self._read, self._inner)
-        of_x = self._frame.enter_back(input_gradient(of_hidden, self._inner[0]), residual)
-        return of_x, *of_inner, *of_outer, *self._frame.gradients
-
-
-def _weights_back(grad: Tensor, x: Tensor, layer: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    """The gradients of a linear layer's weight and bias from its output's `grad` and its input `x`."""
-    return weight_gradient(grad, x), None if layer[1] is None else grad.sum(0)
+    work = _Pass(model, src, src_mask, tgt_in)
+    y: Tensor = _Operator.apply(work, *work.parameters)  # type: ignore[no-untyped-call]
+    return y
 
 
 class _Operator(torch.autograd.Function):
-    """A sub-layer of this module as torch's autograd sees it: arguments (sub-layer, input, ..., parameters)."""
+    """A pass as torch's autograd sees it: arguments (pass, its parameters)."""
 
     @staticmethod
-    def forward(ctx: Any, work: Any, *given: Tensor | None) -> Tensor:
+    def forward(ctx: Any, work: _Pass, *_: Tensor) -> Tensor:
         ctx.work = work
-        y: Tensor = work.forward(*given)
-        return y
+        return work.forward()
 
     @staticmethod
     @once_differentiable
@@ -228,74 +66,272 @@ class _Operator(torch.autograd.Function):
         return None, *work.backward(grad)
 
 
-class AttentionOperator(_Operator):
-    """Attention; the class has the name under which a profile shows it."""
+class _Pass:
+    """One batch through the model, forth and back. What a part of it keeps is freed as the way back leaves it."""
+
+    def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> None:
+        masks, source, target = Masks(src_mask, tgt_in, model.config), src.numel(), tgt_in.numel()
+        self._shape, self._embeddings = tgt_in.shape, _Embeddings(model, src, tgt_in)
+        self._encoder: list[_Part] = []
+        for layer in cast("Sequence[EncoderLayer]", model.encoder):
+            self._encoder += (
+                SelfAttentionPart(layer.attention, layer.attention_frame, masks, "source"),
+                FeedForwardPart(layer.feed_forward, layer.feed_forward_frame, source),
+            )
+        self._decoder: list[_Part | CrossAttentionPart] = []
+        for block in cast("Sequence[DecoderLayer]", model.decoder):
+            self._decoder += (
+                SelfAttentionPart(block.attention, block.attention_frame, masks, "target"),
+                CrossAttentionPart(block.cross, block.cross_frame, masks),
+                FeedForwardPart(block.feed_forward, block.feed_forward_frame, target),
+            )
+        if model.encoder_norm is not None:
+            self._encoder.append(_Norm(model.encoder_norm))
+        if model.decoder_norm is not None:
+            self._decoder.append(_Norm(model.decoder_norm))
+        self.parameters = list(self._embeddings.parameters)
+        for part in (*self._encoder, *self._decoder):
+            self.parameters += part.parameters
+
+    def forward(self) -> Tensor:
+        """The hidden states."""
+        memory = self._embeddings.forward(0)
+        for below in self._encoder:
+            memory = below.forward(memory)
+        x = self._embeddings.forward(1)
+        for part in self._decoder:
+            x = part.forward(x, memory) if isinstance(part, CrossAttentionPart) else part.forward(x)
+        return x[: self._shape.numel()].view(*self._shape, -1)
+
+    def backward(self, grad: Tensor) -> list[Tensor | None]:
+        """The gradients of `parameters` from that of the hidden states."""
+        gradients: list[Sequence[Tensor | None]] = []
+        of_memory: Tensor | None = None
+        of_target = _filled_up(grad.reshape(self._shape.numel(), -1))
+        while self._decoder:
+            part = self._decoder.pop()
+            of_target = part.backward(of_target)
+            gradients.append(part.gradients)
+            if isinstance(part, CrossAttentionPart):
+                of_memory = part.of_memory if of_memory is None else of_memory.add_(part.of_memory)
+        assert of_memory is not None
+        while self._encoder:
+            below = self._encoder.pop()
+            of_memory = below.backward(of_memory)
+            gradients.append(below.gradients)
+        gradients.append(self._embeddings.backward(of_memory, of_target))
+        return [gradient for part_of_them in reversed(gradients) for gradient in part_of_them]
 
 
-class FeedForwardOperator(_Operator):
-    """The feed-forward network; the class has the name under which a profile shows it."""
+def _filled_up(grad: Tensor) -> Tensor:
+    """`grad` [positions, d_model] with zeros for the rows that products have more."""
+    count, rows = grad.shape[0], room(grad.shape[0])
+    if rows == count:
+        return grad
+    made = grad.new_empty((rows, grad.shape[1]))
+    made[count:].zero_()
+    made[:count].copy_(grad)
+    return made
 
 
-class EmbeddingOperator(torch.autograd.Function):
-    """Source and target pieces embedded, times sqrt(d_model), plus positions: [rows, d_model] each.
+class _Embeddings:
+    """Source and target pieces embedded, times sqrt(d_model), plus positions, with dropout: [rows, d_model] each.
 
     One gradient of the matrix for both. Rows after the last position are zero.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any, src: Tensor, tgt: Tensor, matrix: Tensor, src_rows: Tensor | None, tgt_rows: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        """`src`, `tgt` [batch, length] pieces; `matrix` [vocabulary, d_model]; `..._rows` [length, d_model]."""
-        ctx.save_for_backward(src, tgt)
-        ctx.kinds, ctx.scale = matrix.shape[0], math.sqrt(matrix.shape[1])
-        made = []
-        for pieces, rows in ((src, src_rows), (tgt, tgt_rows)):
-            count = pieces.numel()
-            x = matrix.new_empty((room(count), matrix.shape[1]))
-            x[count:].zero_()
-            vectors = nn.functional.embedding(pieces, matrix)
-            into = x[:count].view_as(vectors)
-            if rows is None:
-                torch.mul(vectors, ctx.scale, out=into)
-            else:
-                torch.add(rows, vectors, alpha=ctx.scale, out=into)
-            made.append(x)
-        return tuple(made)
+    def __init__(self, model: Transformer, *sides: Tensor) -> None:
+        """`sides` [batch, length] are the pieces of source and target."""
+        self._matrix, self._dropout, self._sides = model.embedding, model.embedding_dropout, sides
+        self._scale = math.sqrt(self._matrix.shape[1])
+        self._tables = [
+            None if positions is None else positions(pieces[..., None])
+            for positions, pieces in zip((model.src_positions, model.tgt_positions), sides, strict=True)
+        ]
+        self._masks: list[Tensor | None] = []
+        self.parameters = [self._matrix, *(table for table in self._tables if table is not None)]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *of_rows: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of `forward`'s arguments."""
-        sides = [grad[: pieces.numel()] for grad, pieces in zip(of_rows, ctx.saved_tensors, strict=True)]
-        pieces = torch.cat([pieces.flatten() for pieces in ctx.saved_tensors])
-        grads = torch.cat(sides).mul_(ctx.scale)
-        of_matrix = torch.ops.aten.embedding_dense_backward(grads, pieces, ctx.kinds, -1, False)
-        of_tables = (
-            side.view(*pieces.shape, -1).sum(0) if needed else None
-            for side, pieces, needed in zip(sides, ctx.saved_tensors, ctx.needs_input_grad[3:], strict=True)
-        )
-        return None, None, of_matrix, *of_tables
+    def forward(self, side: int) -> Tensor:
+        """The source (0) or the target (1)."""
+        pieces, table = self._sides[side], self._tables[side]
+        count = pieces.numel()
+        x = self._matrix.new_empty((room(count), self._matrix.shape[1]))
+        x[count:].zero_()
+        vectors = nn.functional.embedding(pieces, self._matrix)
+        into = x[:count].view_as(vectors)
+        if table is None:
+            torch.mul(vectors, self._scale, out=into)
+        else:
+            torch.add(table, vectors, alpha=self._scale, out=into)
+        mask = self._dropout.mask(x, count)
+        self._masks.append(mask)
+        return x if mask is None else x.mul_(mask)
 
-
-def _self_attention(module: SelfAttention, frame: Residual, x: Tensor, masks: Masks, side: str) -> Tensor:
-    work, parameters = _SelfAttention(module, frame, masks, side), _parameters(module.qkv, module.out, frame.norm)
-    y: Tensor = AttentionOperator.apply(work, x, *parameters)  # type: ignore[no-untyped-call]
-    return y
+    def backward(self, *of_rows: Tensor) -> list[Tensor | None]:
+        """The gradients of `parameters`."""
+        grads = [grad if mask is None else mask.mul_(grad) for grad, mask in zip(of_rows, self._masks, strict=True)]
+        grads = [grad[: pieces.numel()] for grad, pieces in zip(grads, self._sides, strict=True)]
+        pieces = torch.cat([pieces.flatten() for pieces in self._sides])
+        of_all = torch.cat(grads).mul_(self._scale)
+        gradients: list[Tensor | None] = [_embedding_back(of_all, pieces, self._matrix.shape[0], -1, False)]
+        for grad, pieces, table in zip(grads, self._sides, self._tables, strict=True):
+            if table is not None:
+                gradients.append(grad.view(*pieces.shape, -1).sum(0) if table.requires_grad else None)
+        return gradients
 
 
-def _cross_attention(module: CrossAttention, frame: Residual, x: Tensor, memory: Tensor, masks: Masks) -> Tensor:
-    parameters = _parameters(module.q, module.kv, module.out, frame.norm)
-    work = _CrossAttention(module, frame, masks)
-    y: Tensor = AttentionOperator.apply(work, x, memory, *parameters)  # type: ignore[no-untyped-call]
-    return y
+class _Norm:
+    """A LayerNorm on rows [rows, d_model]."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        self.parameters = (norm.weight, norm.bias)
+        self._shape, self._eps = norm.normalized_shape, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` normalised."""
+        weight, bias = self.parameters
+        y, mean, scale = torch.native_layer_norm(x, self._shape, weight, bias, self._eps)
+        self._kept = (x, mean, scale)
+        return y
+
+    def backward(self, grad: Tensor) -> Tensor:
+        """The gradient of `x`; those of the parameters are left in `gradients`."""
+        x, mean, scale = self._kept
+        back: Tensor
+        back, *self.gradients = _norm_back(grad, x, self._shape, mean, scale, *self.parameters, [True, True, True])
+        return back
 
 
-def _feed_forward(module: FeedForward, frame: Residual, x: Tensor, positions: int) -> Tensor:
-    work, parameters = _FeedForward(module, frame, positions), _parameters(module.inner, module.outer, frame.norm)
-    y: Tensor = FeedForwardOperator.apply(work, x, *parameters)  # type: ignore[no-untyped-call]
-    return y
+class _Sublayer:
+    """A sub-layer in its `Residual`, on rows [rows, d_model] of which `positions` count."""
+
+    gradients: Sequence[Tensor | None]
+    """Of `parameters`, after `backward`."""
+
+    def __init__(self, frame: Residual, positions: int, *layers: nn.Linear) -> None:
+        self._pre, self._norm, self._dropout, self._positions = frame.pre, _Norm(frame.norm), frame.dropout, positions
+        self._layers = [(layer.weight, layer.bias) for layer in layers]
+        self.parameters = [*(parameter for layer in self._layers for parameter in layer), *self._norm.parameters]
+
+    def _enter(self, x: Tensor) -> Tensor:
+        """What the sub-layer reads."""
+        return self._norm.forward(x) if self._pre else x
+
+    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """The frame's output, from its input `x` and the sub-layer's output `y`, which it may write over."""
+        self._mask = self._dropout.mask(y, self._positions)
+        total = y.add_(x) if self._mask is None else torch.addcmul(x, y, self._mask, out=y)
+        return total if self._pre else self._norm.forward(total)
+
+    def _leave_back(self, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of the sum's two parts: the residual's, and that of the sub-layer's output."""
+        if not self._pre:
+            grad = self._norm.backward(grad)
+        return grad, grad if self._mask is None else self._mask.mul_(grad)
+
+    def _enter_back(self, grad: Tensor, residual: Tensor) -> Tensor:
+        """The gradient of the frame's input, from that of what the sub-layer read and that of the residual."""
+        return (self._norm.backward(grad) if self._pre else grad).add_(residual)
 
 
-def _parameters(*layers: nn.Linear | nn.LayerNorm) -> list[Tensor]:
-    return [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+class SelfAttentionPart(_Sublayer):
+    """`SelfAttention` in its frame."""
+
+    def __init__(self, module: SelfAttention, frame: Residual, masks: Masks, side: str) -> None:
+        super().__init__(frame, masks.positions(side), module.qkv, module.out)
+        self._core = Core(module, masks, side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, d_model] to the same."""
+        qkv, out = self._layers
+        self._read = self._enter(x)
+        packed = linear(self._read, *qkv)
+        self._context = self._core.forward(packed, packed)
+        return self._leave(x, linear(self._context, *out))
+
+    def backward(self, grad: Tensor) -> Tensor:
+        """The gradient of `forward`'s `x`."""
+        qkv, out = self._layers
+        residual, of_y = self._leave_back(grad)
+        of_out = _weights_back(of_y, self._context, out)
+        of_context = input_gradient(of_y, out[0])
+        of_packed = grad.new_empty((grad.shape[0], qkv[0].shape[0]))
+        self._core.backward(of_context, of_packed, of_packed)
+        of_qkv = _weights_back(of_packed, self._read, qkv)
+        of_x = self._enter_back(input_gradient(of_packed, qkv[0]), residual)
+        self.gradients = (*of_qkv, *of_out, *self._norm.gradients)
+        return of_x
+
+
+class CrossAttentionPart(_Sublayer):
+    """`CrossAttention` in its frame, with the projection of the memory."""
+
+    of_memory: Tensor
+    """The gradient of the memory, after `backward`."""
+
+    def __init__(self, module: CrossAttention, frame: Residual, masks: Masks) -> None:
+        super().__init__(frame, masks.positions("cross"), module.q, module.kv, module.out)
+        self._core = Core(module, masks, "cross")
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        """[rows, d_model] to the same; `memory` [rows, d_model], its own rows."""
+        q, kv, out = self._layers
+        self._memory, self._read = memory, self._enter(x)
+        self._context = self._core.forward(linear(self._read, *q), linear(memory, *kv))
+        return self._leave(x, linear(self._context, *out))
+
+    def backward(self, grad: Tensor) -> Tensor:
+        """The gradient of `forward`'s `x`."""
+        q, kv, out = self._layers
+        residual, of_y = self._leave_back(grad)
+        of_out = _weights_back(of_y, self._context, out)
+        of_context = input_gradient(of_y, out[0])
+        of_queries = grad.new_empty((grad.shape[0], q[0].shape[0]))
+        of_packed = grad.new_empty((self._memory.shape[0], kv[0].shape[0]))
+        self._core.backward(of_context, of_queries, of_packed)
+        of_q = _weights_back(of_queries, self._read, q)
+        of_kv = _weights_back(of_packed, self._memory, kv)
+        of_x = self._enter_back(input_gradient(of_queries, q[0]), residual)
+        self.of_memory = input_gradient(of_packed, kv[0])
+        self.gradients = (*of_q, *of_kv, *of_out, *self._norm.gradients)
+        return of_x
+
+
+class FeedForwardPart(_Sublayer):
+    """`FeedForward` in its frame."""
+
+    def __init__(self, module: FeedForward, frame: Residual, positions: int) -> None:
+        super().__init__(frame, positions, module.inner, module.outer)
+        self._inner_dropout = module.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, d_model] to the same."""
+        inner, outer = self._layers
+        self._read = self._enter(x)
+        self._hidden = linear(self._read, *inner, relu=True)
+        self._inner_mask = self._inner_dropout.mask(self._hidden, self._positions)
+        if self._inner_mask is not None:
+            self._hidden.mul_(self._inner_mask)
+        return self._leave(x, linear(self._hidden, *outer))
+
+    def backward(self, grad: Tensor) -> Tensor:
+        """The gradient of `forward`'s `x`."""
+        inner, outer = self._layers
+        residual, of_y = self._leave_back(grad)
+        of_outer = _weights_back(of_y, self._hidden, outer)
+        of_hidden = input_gradient(of_y, outer[0])
+        if self._inner_mask is not None:
+            of_hidden.mul_(self._inner_mask)
+        _positive_back(of_hidden, self._hidden, 0.0, grad_input=of_hidden)
+        of_inner = _weights_back(of_hidden, self._read, inner)
+        of_x = self._enter_back(input_gradient(of_hidden, inner[0]), residual)
+        self.gradients = (*of_inner, *of_outer, *self._norm.gradients)
+        return of_x
+
+
+_Part = SelfAttentionPart | FeedForwardPart | _Norm
+
+
+def _weights_back(grad: Tensor, x: Tensor, layer: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    """The gradients of a linear layer's weight and bias from its output's `grad` and its input `x`."""
+    return weight_gradient(grad, x), None if layer[1] is None else grad.sum(0)

@@ -20,6 +20,8 @@ LANES = 16
 PACKED = 1024
 """Keys times d_k up to which batched products are faster than torch's fused attention."""
 
+_softmax_back = torch.ops.aten._softmax_backward_data.out
+
 
 class Masks:
     """What may be attended to in one batch, as numbers added to the scores: 0, or -inf where nothing may be seen."""
@@ -81,114 +83,119 @@ class Core:
     def __init__(self, module: Attention, masks: Masks, side: str) -> None:
         self._scale, self._dropout, self._masks, self._side = module.scale, module.dropout, masks, side
         self._heads, self._d_k, self._d_v = module.n_heads, module.d_k, module.d_v
-        self._widths = [self._heads * self._d_k, self._heads * self._d_v]
-        self._q_len, self._k_len = masks.lengths[side]
+        self._batch, (self._q_len, self._k_len) = masks.batch, masks.lengths[side]
+        self._keys = 0 if side == "cross" else self._heads * self._d_k
+        """Column at which the keys begin."""
+        self._values = self._keys + self._heads * self._d_k
+        self._drops = self._dropout.training and self._dropout.probability > 0.0
+        self._fused = not self._drops and self._d_k == self._d_v and self._k_len * self._d_k > PACKED
 
     def forward(self, q: Tensor, kv: Tensor) -> Tensor:
-        """The heads' outputs side by side, [rows, n_heads * d_v], for `q` [rows, n_heads * d_k]."""
-        drops = self._dropout.training and self._dropout.probability > 0.0
-        self._fused = not drops and self._d_k == self._d_v and self._k_len * self._d_k > PACKED
+        """The heads' outputs side by side, [rows, n_heads * d_v].
+
+        `q` holds the queries in its first n_heads * d_k columns, `kv` keys and values in its last; where a sequence
+        attends to itself both are the same [rows, n_heads * (2 * d_k + d_v)].
+        """
         made = q.new_empty((q.shape[0], self._heads * self._d_v))
-        forth = self._forward_fused if self._fused else self._forward_packed
-        context = forth(self._positions(q, self._q_len), self._positions(kv, self._k_len))
-        parts = self._positions(made, self._q_len)
-        parts.view(*parts.shape[:2], self._heads, self._d_v).copy_(context.transpose(1, 2))
+        self._clear(made, self._q_len)
+        context = (self._forward_fused if self._fused else self._forward_packed)(q, kv)
+        self._rows(made, self._q_len, 0, self._d_v).copy_(context)
         return made
 
     def backward(self, grad: Tensor, of_q: Tensor, of_kv: Tensor) -> None:
         """From the `grad` of what `forward` gave, write the gradients of `q` and `kv`, shaped as these."""
-        back = self._backward_fused if self._fused else self._backward_packed
-        grad = grad[: self._masks.batch * self._q_len].view(self._masks.batch, self._q_len, -1)
-        back(grad, self._positions(of_q, self._q_len), self._positions(of_kv, self._k_len))
+        self._clear(of_q, self._q_len)
+        self._clear(of_kv, self._k_len)
+        (self._backward_fused if self._fused else self._backward_packed)(grad, of_q, of_kv)
 
-    def _positions(self, x: Tensor, length: int) -> Tensor:
-        """`x` [rows, width] as a view [batch, length, width]; what follows becomes zero."""
-        count = self._masks.batch * length
+    def _clear(self, x: Tensor, length: int) -> None:
+        """Zero what follows the positions."""
+        count = self._batch * length
         if x.shape[0] > count:
             x[count:].zero_()
-            x = x[:count]
-        return x.view(self._masks.batch, length, -1)
+
+    def _rows(self, x: Tensor, length: int, column: int, width: int, kinds: int = 1) -> Tensor:
+        """What `x` [rows, ...] holds from `column` on, by heads: a view [kinds, batch, n_heads, length, width].
+
+        `x` is contiguous and has its memory to itself.
+        """
+        stride = x.shape[1]
+        shape = kinds, self._batch, self._heads, length, width
+        return x.as_strided(shape, (self._heads * width, length * stride, width, stride, 1), column)
+
+    def _by_head(self, x: Tensor, length: int, rows: int, column: int, width: int, kinds: int = 1) -> Sequence[Tensor]:
+        """The same copied: `kinds` times [batch * n_heads, rows, width], zeros after `length`."""
+        shape = kinds, self._batch, self._heads, rows, width
+        if rows > length:
+            made = x.new_zeros(shape)
+            made.narrow(3, 0, length).copy_(self._rows(x, length, column, width, kinds))
+        else:
+            made = x.new_empty(shape).copy_(self._rows(x, length, column, width, kinds))
+        return made.view(kinds, -1, rows, width).unbind()
+
+    def _to_rows(self, packed: Tensor, x: Tensor, length: int, column: int, kinds: int = 1) -> None:
+        """Copy `packed` [kinds, batch * n_heads, `length` or more, width] to where `_rows` has it."""
+        rows, width = packed.shape[-2:]
+        parts = packed.view(kinds, self._batch, self._heads, rows, width)
+        self._rows(x, length, column, width, kinds).copy_(parts.narrow(3, 0, length) if rows > length else parts)
 
     def _forward_packed(self, q: Tensor, kv: Tensor) -> Tensor:
-        batch, q_len, k_len = self._masks.batch, self._q_len, self._k_len
+        q_len, k_len, d_k, d_v = self._q_len, self._k_len, self._d_k, self._d_v
         rows = max(k_len, LANES)
-        (self._q,) = self._by_head(q, q_len, 1)
-        self._k, self._v = self._keys_and_values(kv, rows)
-        scores = _product(self._masks.packed(self._side, q), self._q, self._k.transpose(1, 2), self._scale)
-        self._weights = torch.softmax(scores, -1)
-        self._mask = self._dropout.mask(q.new_empty(()).expand(batch * self._heads, q_len, k_len))
-        if self._mask is None:
-            self._dropped = self._weights
+        (self._q,) = self._by_head(q, q_len, q_len, 0, d_k)
+        if d_k == d_v:
+            self._k, self._v = self._by_head(kv, k_len, rows, self._keys, d_k, 2)
         else:
-            self._mask = functional.pad(self._mask, (0, rows - k_len))
+            (self._k,) = self._by_head(kv, k_len, rows, self._keys, d_k)
+            (self._v,) = self._by_head(kv, k_len, rows, self._values, d_v)
+        scores = _product(self._masks.packed(self._side, q), self._q, self._k.transpose(1, 2), self._scale)
+        self._weights = self._dropped = torch.softmax(scores, -1, out=scores)
+        if self._drops:
+            mask = self._dropout.mask(q.new_empty(()).expand(scores.shape[0], q_len, k_len))
+            assert mask is not None
+            self._mask = functional.pad(mask, (0, rows - k_len))
             self._dropped = self._weights * self._mask
-        return torch.bmm(self._dropped, self._v).view(batch, self._heads, q_len, self._d_v)
+        return torch.bmm(self._dropped, self._v).view(1, self._batch, self._heads, q_len, d_v)
 
     def _backward_packed(self, grad: Tensor, of_q: Tensor, of_kv: Tensor) -> None:
-        (of_context,) = self._by_head(grad, self._q_len, 1)
+        q_len, k_len, d_k, d_v = self._q_len, self._k_len, self._d_k, self._d_v
+        (of_context,) = self._by_head(grad, q_len, q_len, 0, d_v)
         of_weights = torch.bmm(of_context, self._v.transpose(1, 2))
-        if self._mask is not None:
+        if self._drops:
             of_weights.mul_(self._mask)
-        of_scores = torch._softmax_backward_data(of_weights, self._weights, -1, of_weights.dtype)
-        back = _product(None, of_scores, self._k, self._scale)
-        self._to_rows(back, of_q, 1)
-        if self._d_k == self._d_v:
-            both = of_scores.new_empty(2, *self._k.shape)
-            _product(None, of_scores.transpose(1, 2), self._q, self._scale, both[0])
+        _softmax_back(of_weights, self._weights, -1, of_weights.dtype, grad_input=of_weights)
+        of_scores, across = of_weights, of_weights.transpose(1, 2)
+        self._to_rows(_product(None, of_scores, self._k, self._scale), of_q, q_len, 0)
+        if d_k == d_v:
+            both = of_scores.new_empty((2, *self._k.shape))
+            _product(None, across, self._q, self._scale, both[0])
             torch.bmm(self._dropped.transpose(1, 2), of_context, out=both[1])
-            self._to_rows(both, of_kv, 2)
-            return
-        of_k, of_v = torch.split(of_kv, self._widths, -1)
-        self._to_rows(_product(None, of_scores.transpose(1, 2), self._q, self._scale), of_k, 1)
-        self._to_rows(torch.bmm(self._dropped.transpose(1, 2), of_context), of_v, 1)
-
-    def _keys_and_values(self, kv: Tensor, rows: int) -> Sequence[Tensor]:
-        if self._d_k == self._d_v:
-            return self._by_head(kv, rows, 2)
-        k, v = torch.split(kv, self._widths, -1)
-        return *self._by_head(k, rows, 1), *self._by_head(v, rows, 1)
-
-    def _by_head(self, x: Tensor, rows: int, kinds: int) -> Sequence[Tensor]:
-        """`x` [batch, length, kinds * n_heads * width] as `kinds` times [batch * n_heads, rows, width], zeros after
-        its length.
-        """
-        batch, length, _ = x.shape
-        parts = x.view(batch, length, kinds, self._heads, -1).permute(2, 0, 3, 1, 4)
-        packed = x.new_empty((kinds, batch, self._heads, rows, parts.shape[4]))
-        if rows > length:
-            packed.narrow(3, length, rows - length).zero_()
-            packed.narrow(3, 0, length).copy_(parts)
+            self._to_rows(both, of_kv, k_len, self._keys, 2)
         else:
-            packed.copy_(parts)
-        return packed.flatten(1, 2).unbind()
-
-    def _to_rows(self, packed: Tensor, into: Tensor, kinds: int) -> None:
-        """Copy [kinds, batch * n_heads, length or more, width] into [batch, length, kinds * n_heads * width]."""
-        batch, length, _ = into.shape
-        rows, width = packed.shape[-2:]
-        parts = packed.view(kinds, batch, self._heads, rows, width)
-        if rows > length:
-            parts = parts.narrow(3, 0, length)
-        into.view(batch, length, kinds, self._heads, width).copy_(parts.permute(1, 3, 0, 2, 4))
+            self._to_rows(_product(None, across, self._q, self._scale), of_kv, k_len, self._keys)
+            self._to_rows(torch.bmm(self._dropped.transpose(1, 2), of_context), of_kv, k_len, self._values)
 
     def _forward_fused(self, q: Tensor, kv: Tensor) -> Tensor:
         causal = self._masks.causal(self._side)
-        self._mask = None if causal else self._masks.fused(self._side, q)
+        mask = self._bias = None if causal else self._masks.fused(self._side, q)
         heads = self._split(q, kv)
-        context, log_sums = _flash(*heads, 0.0, causal, attn_mask=self._mask, scale=self._scale)
+        context, log_sums = _flash(*heads, 0.0, causal, attn_mask=mask, scale=self._scale)
         self._saved = (*heads, context, log_sums, 0.0, causal)
         return context
 
     def _backward_fused(self, grad: Tensor, of_q: Tensor, of_kv: Tensor) -> None:
-        grad = grad.view(*grad.shape[:2], self._heads, -1).transpose(1, 2)
-        gradients = _flash_back(grad, *self._saved, attn_mask=self._mask, scale=self._scale)
+        (of_context,) = self._rows(grad, self._q_len, 0, self._d_v)
+        gradients = _flash_back(of_context, *self._saved, attn_mask=self._bias, scale=self._scale)
         for gradient, into in zip(gradients, self._split(of_q, of_kv), strict=True):
             into.copy_(gradient)
 
     def _split(self, q: Tensor, kv: Tensor) -> Sequence[Tensor]:
         """Views [batch, n_heads, length, width] of queries, keys and values."""
-        parts = q, *torch.split(kv, self._widths, -1)
-        return [x.view(*x.shape[:2], self._heads, -1).transpose(1, 2) for x in parts]
+        return [
+            self._rows(q, self._q_len, 0, self._d_k)[0],
+            self._rows(kv, self._k_len, self._keys, self._d_k)[0],
+            self._rows(kv, self._k_len, self._values, self._d_v)[0],
+        ]
 
 
 def _product(bias: Tensor | None, a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:

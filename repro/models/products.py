@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -56,19 +56,32 @@ def room(rows: int) -> int:
     oneDNN makes a kernel for every size that it meets, which takes longer than a small product; so that batches of any
     size meet kernels that are made already, sizes have five significant bits.
     """
-    if library() == "mkl" or rows < 32:
-        return rows
-    step = 1 << (rows.bit_length() - 5)
+    step = _step(rows)
     return -(-rows // step) * step
 
 
+def within(rows: int) -> int:
+    """The largest number up to `rows` that `room` leaves as it is."""
+    return rows - rows % _step(rows)
+
+
+def _step(rows: int) -> int:
+    return 1 if library() == "mkl" or rows < 32 else 1 << (rows.bit_length() - 5)
+
+
 def _by_onednn(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and library() == "onednn"
+    return x.dtype == torch.float32 and x.is_cpu and x.numel() > 0 and library() == "onednn"
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], None)
+    y: Tensor = _kernel()(x, weight, bias, "none", [], None)
     return y
+
+
+@functools.cache
+def _kernel() -> Any:
+    """oneDNN's linear layer, which not every build of torch has."""
+    return torch.ops.mkldnn._linear_pointwise.default
 
 
 def _processor() -> str:

@@ -20,7 +20,7 @@ class DecoderState(Protocol):
 
     def reorder(self, sentences: Tensor, beams: Tensor) -> None:
         """Keep the sentences `sentences` [n] (indices into the current ones) and continue, for each, from its
-        hypotheses `beams` [n, beam] (indices into its current beam)."""
+        hypotheses `beams` [n, beam] (indices into its current beam, which may be of another width)."""
 
 
 StateT = TypeVar("StateT", bound=DecoderState)

@@ -14,7 +14,7 @@ from repro.data.pieces import PAD
 from repro.models import fused
 from repro.models.attention import CrossAttention, SelfAttention, key_mask
 from repro.models.dropout import Dropout, RandomSource
-from repro.models.incremental import TransformerState, attend_side_by_side
+from repro.models.incremental import TransformerState
 from repro.models.linear import Linear
 from repro.models.positions import LearnedPositions, SinusoidalPositions, build_positions
 from repro.models.seq2seq import Output, Seq2Seq
@@ -122,33 +122,6 @@ class DecoderLayer(nn.Module):
         frame = self.feed_forward_frame
         return frame.leave(x, self.feed_forward(frame.enter(x)))
 
-    def advance(
-        self,
-        x: Tensor,
-        into: tuple[Tensor, Tensor],
-        stored: tuple[Tensor, Tensor],
-        scores: Tensor | None,
-        memory: tuple[Tensor, Tensor],
-        padding_scores: Tensor | None,
-    ) -> Tensor:
-        """[beam * sentences, d_model] to the same, for one more piece of each hypothesis.
-
-        `into` [beam, sentences, n_heads * width] are written: its keys and values. They are a part of `stored`, which
-        with `scores`, `memory` and `padding_scores` are `attend_side_by_side`'s.
-        """
-        frame, keys = self.attention_frame, self.attention.n_heads * self.attention.d_k
-        packed = self.attention.qkv(frame.enter(x)).view(*into[0].shape[:2], -1)
-        into[0].copy_(packed[..., keys : 2 * keys])
-        into[1].copy_(packed[..., 2 * keys :])
-        y = attend_side_by_side(packed[..., :keys], *stored, self.attention.scale, scores)
-        x = frame.leave(x, self.attention.out(y))
-        frame = self.cross_frame
-        q = self.cross.q(frame.enter(x)).view(*into[0].shape[:2], -1)
-        y = attend_side_by_side(q, *memory, self.cross.scale, padding_scores)
-        x = frame.leave(x, self.cross.out(y))
-        frame = self.feed_forward_frame
-        return frame.leave(x, self.feed_forward(frame.enter(x)))
-
 
 class Transformer(Seq2Seq[Memory, TransformerState]):
     """Encoder and decoder of `config.n_layers` layers each, over one vocabulary.
@@ -232,7 +205,8 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
 
     def start(self, memory: Memory, beam: int) -> TransformerState:
         """The state before the first piece; the memory's keys and values are computed here, once a sentence."""
-        return TransformerState(list(self.decoder), memory, beam)  # type: ignore[arg-type]
+        with torch.no_grad():
+            return TransformerState(list(self.decoder), memory, beam)  # type: ignore[arg-type]
 
     def advance(self, pieces: Tensor, state: TransformerState) -> Tensor:
         """Hidden states [sentences * beam, d_model] after one more piece `pieces` [sentences * beam] each.
@@ -243,9 +217,8 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
         with torch.no_grad():
             x = self._embed(state.enter(pieces)[:, None], self.tgt_positions, state.position).squeeze(1)
             slots, scores = state.open_slots(), state.grow()
-            for layer, cache, (into, stored) in zip(self.decoder, state.layers, slots, strict=True):
-                assert isinstance(layer, DecoderLayer)
-                x = layer.advance(x, into, stored, scores, cache.views(), state.padding_scores)
+            for layer, own, cache in zip(state.prepared, slots, state.layers, strict=True):
+                x = layer.advance(x, own, scores, cache.views(), state.padding_scores)
             x = state.leave(x)
             return x if self.decoder_norm is None else self.decoder_norm(x)
 

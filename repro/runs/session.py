@@ -26,6 +26,8 @@ from repro.training.trainer import Update
 from repro.training.window import Window
 
 _STATUS_SECONDS = 2.0
+_MOST_BEHIND = 50
+"""Updates that a device may be behind with before they are waited for."""
 _SAVING_SHARE = 0.02
 """Largest share of the training time that goes into checkpoints."""
 
@@ -76,24 +78,32 @@ class Session:
         self._resume()
         self._trainer.share()
         self._tell_status()
+        if way := self._trainer.way:
+            self._note(way)
         batches = self._training.batches()
         while self._group.decide(self._counters.progress(train) < 1.0):
             micro_batch_tokens = self._trainer.micro_batch_tokens
-            update = self._trainer.update(next(batches))
+            self._trainer.launch(next(batches))
             if self._trainer.micro_batch_tokens != micro_batch_tokens:
                 self._tell_smaller()
-            self._after(update)
+            if self._settles():
+                self._settle()
             if why := self._stop():
+                self._settle()
                 self._save()
                 self._tell_status()
                 self._group.decide(False)
                 told = why if isinstance(why, str) else "asked to stop"
                 raise Interrupted(f"{told}, saved at step {self._counters.step}")
             if self._checkpoint_due():
+                self._settle()
                 self._save()
             if time.monotonic() - self._status_at > _STATUS_SECONDS:
+                self._settle()
                 self._tell_status()
         self._save()
+        if (now := self._trainer.way) != way:
+            self._note(now)
         self._finish()
 
     @property
@@ -152,12 +162,25 @@ class Session:
 
     # One step.
 
-    def _after(self, update: Update) -> None:
-        """Log and evaluate where the step calls for it."""
-        if not update.applied:
-            self._note(f"skipped an update: loss {update.loss}, gradient norm {update.gradient_norm}")
+    def _settles(self) -> bool:
+        """Whether the updates launched so far must be over: always on a CPU, where they are, elsewhere before the step
+        is used. Updates that turn out to be skipped lower it, so no step that matters is passed by.
+        """
+        step, train = self._counters.step, self._config.train
+        if self._trainer.behind in (0, _MOST_BEHIND):
+            return True
+        return step % train.log_every == 0 or step % train.evaluate_every == 0 or self._counters.progress(train) >= 1.0
+
+    def _settle(self) -> None:
+        """Log and evaluate where the step calls for it, once the updates launched are over."""
+        update = None
+        for update in self._trainer.settle():
+            if update.applied:
+                self._window.add(update)
+            else:
+                self._note(f"skipped an update: loss {update.loss}, gradient norm {update.gradient_norm}")
+        if update is None or not update.applied:
             return
-        self._window.add(update)
         step, train = self._counters.step, self._config.train
         ended = self._counters.progress(train) >= 1.0
         if step % train.log_every == 0 or ended:

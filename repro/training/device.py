@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import math
+import os
+
 import torch
 
-from repro.accounting.capacity import host_memory
+from repro.accounting.capacity import GPU_SHARE, host_memory
+from repro.errors import UsageError
+from repro.training import cuda
 
 
 def choose_device(index: int = 0) -> torch.device:
-    """The visible CUDA device `index`, or the CPU where there is none."""
-    return torch.device("cuda", index) if torch.cuda.is_available() else torch.device("cpu")
+    """The visible CUDA device `index`, or the CPU where there is none.
+
+    Several runs on one GPU each have a share of its memory, told by GPU_SHARE: what goes beyond it is a shortage, which
+    makes that run's micro-batches smaller and leaves the others alone. Raises UsageError for a share that is none.
+    """
+    share = memory_share()
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", index)
+    cuda.limit_memory(device, share)
+    return device
+
+
+def memory_share() -> float:
+    """The share of a GPU's memory that this process may take, 1 where nobody says. Raises UsageError as above."""
+    told = os.environ.get(GPU_SHARE, "").strip()
+    try:
+        share = float(told or 1.0)
+    except ValueError:
+        share = math.nan
+    if not 0.0 < share <= 1.0:
+        fix = "give a number above 0 and at most 1, or unset it"
+        raise UsageError(f"{told!r} is no share of a GPU", where=GPU_SHARE, fix=fix)
+    return share
 
 
 def device_name(device: torch.device) -> str:
@@ -18,5 +45,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_memory(device: torch.device) -> int:
-    """Bytes of memory that `device` has in all."""
-    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else host_memory()
+    """Bytes of memory that this process may take of `device`."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1] * memory_share())
+    return host_memory()

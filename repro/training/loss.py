@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from repro.data.pieces import PAD
-from repro.models.products import input_gradient, linear, room, weight_gradient
+from repro.models.products import input_gradient, linear, room, weight_gradient, within
 from repro.models.seq2seq import Output
 
 SmoothingKind = Literal["uniform", "exclude_gold"]
@@ -32,7 +32,7 @@ class Loss:
     nll: Tensor
     """Scalar: the sum of unsmoothed negative log-likelihoods, in nats, without gradient: what perplexity is made of."""
     tokens: int
-    """Real target positions, the end mark counted."""
+    """Target positions computed: on a CPU the real ones, the end mark counted, elsewhere padding too."""
 
 
 def smoothing_targets(smoothing: float, kind: SmoothingKind, vocabulary_size: int) -> tuple[float, float]:
@@ -59,24 +59,37 @@ def smoothed_loss(
     *,
     smoothing: float = 0.0,
     kind: SmoothingKind = "uniform",
-    normaliser: float = 1.0,
+    normaliser: float | Tensor = 1.0,
     positions: Tensor | None = None,
+    compact: bool | None = None,
 ) -> Loss:
     """The loss of `hidden` [batch, tgt_len, d_out] against `tgt_out` [batch, tgt_len] under the layer `output`.
 
     `normaliser` is the number of target tokens of the whole effective batch, so that accumulated micro-batches add up
-    to the gradient of the one large batch. `positions` is `real_positions(tgt_out)` on `hidden`'s device, where the
-    caller has it from the host already; finding it here would make the host wait for a device.
+    to the gradient of the one large batch; a scalar of `hidden`'s device where the host is not to be waited for.
+    `positions` is `real_positions(tgt_out)` on `hidden`'s device, where the caller has it already. With `compact` it
+    is found here; without, all positions are computed and those of padding count nothing. None: `compact` on a CPU
+    only, since elsewhere the host would wait for the device, and sizes would change from batch to batch.
 
     The gradients are computed along with the loss (none under `torch.no_grad`), so the logits of a chunk are thrown
     away at once. Products run in autocast's type where autocast is on; the softmax always in single precision.
     """
+    if compact is None:
+        compact = tgt_out.device.type == "cpu"
     if positions is None:
-        positions = real_positions(tgt_out)
+        positions = real_positions(tgt_out) if compact else torch.arange(tgt_out.numel(), device=tgt_out.device)
     targets = tgt_out.flatten().index_select(0, positions)
     gold, low = smoothing_targets(smoothing, kind, output.weight.shape[0])
     smoothed, nll = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, 1), output.weight, output.bias, positions, targets, gold, low, torch.is_grad_enabled()
+        hidden.flatten(0, 1),
+        output.weight,
+        output.bias,
+        positions,
+        targets,
+        gold,
+        low,
+        torch.is_grad_enabled(),
+        compact,
     )
     return Loss(total=smoothed / normaliser, smoothed=smoothed.detach(), nll=nll, tokens=positions.shape[0])
 
@@ -95,11 +108,12 @@ class _ChunkedLoss(torch.autograd.Function):
         gold: float,
         low: float,
         train: bool,
+        compact: bool,
     ) -> tuple[Tensor, Tensor]:
         device = hidden.device.type
         product_type = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         with torch.autocast(device, enabled=False):
-            exact = device == "cpu" and product_type in (torch.float32, torch.float64)
+            exact = compact and device == "cpu" and product_type in (torch.float32, torch.float64)
             chunks = (_CpuChunks if exact else _Chunks)(hidden, weight, bias, product_type, train)
             for start in range(0, positions.shape[0], chunks.rows):
                 end = start + chunks.rows
@@ -112,7 +126,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         of_hidden, of_weight, *of_bias = (gradient * grad for gradient in ctx.saved_tensors)
-        return of_hidden, of_weight, of_bias[0] if of_bias else None, None, None, None, None, None
+        return of_hidden, of_weight, of_bias[0] if of_bias else None, None, None, None, None, None, None
 
 
 class _Chunks:
@@ -132,45 +146,55 @@ class _Chunks:
             self.gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if x is not None]
 
     def _most(self, rows: int) -> int:
-        """The rows of a chunk that may have `rows`."""
-        return rows
+        """The rows of a chunk that may have `rows`: whole tiles of a product."""
+        return rows - rows % 128 if rows > 128 else rows
 
     def _allocate(self, product_type: torch.dtype) -> None:
         """Make the buffers of a chunk's logits and of their softmax."""
         shape = self.rows, self.weight.shape[0]
         self._logits = self.hidden.new_empty(shape, dtype=product_type)
         self._scratch = self.hidden.new_empty(shape, dtype=torch.promote_types(product_type, torch.float32))
+        self._share = self.weight.sum(0, dtype=self._scratch.dtype)
 
     def add(self, positions: Tensor, targets: Tensor, gold: float, low: float) -> None:
-        """Account for `positions` [n] of the flat hidden states, whose right pieces are `targets` [n, 1]."""
-        rows = self.hidden.index_select(0, positions).to(self.weight.dtype)
+        """Account for `positions` [n] of the flat hidden states, whose right pieces are `targets` [n, 1].
+
+        A position whose right piece is PAD counts nothing.
+        """
+        real = targets != PAD
+        rows = self.hidden.index_select(0, positions).to(self.weight.dtype).masked_fill_(~real, 0.0)
         logits = torch.mm(rows, self.weight.t(), out=self._logits[: rows.shape[0]])
         if self.bias is not None:
             logits.add_(self.bias)
         p = torch.softmax(logits, 1, dtype=self._scratch.dtype, out=self._scratch[: rows.shape[0]])
         # log sum exp(logits) from the largest logit and its probability: no second pass of exponentials.
-        log_sum = logits.amax(1).to(p.dtype) - p.amax(1).log()
-        nll = (log_sum - logits.gather(1, targets).squeeze(1)).sum(dtype=torch.float64)
+        largest, place = logits.max(1, keepdim=True)
+        log_sum = largest.to(p.dtype) - p.gather(1, place).log()
+        nll = (log_sum - logits.gather(1, targets)).where(real, 0.0).sum(dtype=torch.float64)
         self.nll += nll
         self.smoothed += (gold - low) * nll
         if low > 0.0:
-            everywhere = log_sum.mul_(logits.shape[1]) - logits.sum(1, dtype=p.dtype)
-            self.smoothed += low * everywhere.sum(dtype=torch.float64)
+            everywhere = log_sum.mul_(logits.shape[1]) - logits.sum(1, keepdim=True, dtype=p.dtype)
+            self.smoothed += low * everywhere.where(real, 0.0).sum(dtype=torch.float64)
         if self.train:
-            self._add_gradients(positions, rows, targets, p, gold, low)
+            self._add_gradients(positions, rows, targets, real, p, gold, low)
 
     def _add_gradients(
-        self, positions: Tensor, rows: Tensor, targets: Tensor, p: Tensor, gold: float, low: float
+        self, positions: Tensor, rows: Tensor, targets: Tensor, real: Tensor, p: Tensor, gold: float, low: float
     ) -> None:
-        """Add the chunk's gradients; `p` [n, vocabulary], its softmax, becomes the gradient of its logits."""
-        if low > 0.0:
-            p.sub_(low)
+        """Add the chunk's gradients; `p` [n, vocabulary], its softmax, becomes the gradient of its logits plus `low`,
+        which all pieces share and which is left to the smaller matrices on the other side of the products.
+        """
         p.scatter_add_(1, targets, p.new_full((1, 1), low - gold).expand_as(targets))
         of_hidden, of_weight, *of_bias = self.gradients
         for gradient in of_bias:
-            gradient += p.sum(0)
+            gradient += torch.mv(p.t(), real.squeeze(1).to(p.dtype)) - low * real.sum(dtype=p.dtype)
         p = p.to(rows.dtype)
-        of_hidden.index_copy_(0, positions, torch.mm(p, self.weight).to(of_hidden.dtype))
+        back = torch.mm(p, self.weight).to(of_hidden.dtype)
+        if low > 0.0:
+            back -= low * self._share
+            of_weight -= low * rows.sum(0, dtype=of_weight.dtype)
+        of_hidden.index_copy_(0, positions, back.masked_fill_(~real, 0.0))
         if of_weight.dtype == p.dtype:
             of_weight.addmm_(p.t(), rows)
         else:
@@ -188,9 +212,7 @@ class _CpuChunks(_Chunks):
     def _most(self, rows: int) -> int:
         if rows == LEAST_ROWS:
             rows *= 2  # one buffer where the other way has two
-        while room(rows) > rows:
-            rows -= 1
-        return rows
+        return within(rows)
 
     def _allocate(self, product_type: torch.dtype) -> None:
         """Nothing: the products make what they need."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +20,9 @@ from repro.models.build import build_model
 from repro.models.seq2seq import count_parameters
 from repro.seeds import derive_seed
 from repro.shortage import is_shortage, release
+from repro.training import cuda
+from repro.training.adam import Adam
+from repro.training.ahead import Ahead, flat_gradients
 from repro.training.counters import Counters
 from repro.training.device import device_memory, device_name
 from repro.training.loss import smoothed_loss
@@ -73,14 +78,18 @@ class Trainer:
         """Padded positions a side that are computed at once; halved when memory runs out."""
         self._bf16 = train.precision == "bf16" or (train.precision == "auto" and device.type == "cuda")
         self._parameters = dict(self.model.named_parameters())
-        self._optimizer = torch.optim.Adam(
-            self._parameters.values(),
-            lr=0.0,
-            betas=(train.adam_beta1, train.adam_beta2),
-            eps=train.adam_eps,
-            fused=True,
+        self._optimizer = Adam(
+            self._parameters.values(), betas=(train.adam_beta1, train.adam_beta2), eps=train.adam_eps
         )
-        self._flat = self._flat_gradients() if group.size > 1 else None
+        self._ahead = (
+            Ahead(self.config, self.model, self._optimizer, device, bf16=self._bf16)
+            if cuda.runs_ahead(device)
+            else None
+        )
+        self._flat = flat_gradients(self.model, device) if group.size > 1 and self._ahead is None else None
+        if self._ahead is not None:
+            self._flat = self._ahead.flat
+        self._made: list[Update] = []
 
     @property
     def processes(self) -> int:
@@ -91,6 +100,16 @@ class Trainer:
     def cut_smaller(self) -> bool:
         """Whether memory ran out and batches are computed in smaller parts than configured."""
         return self.micro_batch_tokens < self._configured
+
+    @property
+    def way(self) -> str:
+        """How a device other than the CPU computes, in words; empty on a CPU."""
+        return self._ahead.way if self._ahead is not None else ""
+
+    def record(self, wanted: bool) -> None:
+        """With False, compute every pass anew: a profile then sees what it is made of. True is how a trainer begins."""
+        if self._ahead is not None:
+            self._ahead.record(wanted)
 
     @property
     def precision(self) -> str:
@@ -105,29 +124,87 @@ class Trainer:
         DivergenceError when more than `train.max_skipped_steps` were. Where memory runs out, the micro-batches are
         halved and the batch is computed anew; CheckError when not even a single sentence fits.
         """
+        if self._defers:
+            self.launch(batch)
+            return self.settle()[-1]
         started = time.perf_counter()
-        train = self.config.train
         tokens = int(batch.tgt_lengths.sum())
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         micros, loss, nll = self._gradients(batch, tokens)
         norm = self._gradient_norm()
         applied = math.isfinite(loss) and math.isfinite(norm)
-        rate = learning_rate(
-            self.counters.step + 1,
-            d_model=self.config.model.d_model,
-            warmup_steps=train.warmup_steps,
-            factor=train.learning_rate_factor,
-        )
+        rate = self._rate(self.counters.step + 1)
         if applied:
             self._apply(rate, norm)
         self._count(batch, micros, applied)
         self.counters.seconds.train += time.perf_counter() - started
-        if self.counters.skipped > train.max_skipped_steps:
+        self._check_divergence(loss, norm)
+        return Update(loss=loss, nll=nll, learning_rate=rate, gradient_norm=norm, target_tokens=tokens, applied=applied)
+
+    @property
+    def behind(self) -> int:
+        """How many updates were launched whose outcome only the device knows; the counters take them as applied."""
+        return self._ahead.pending if self._ahead is not None else 0
+
+    @property
+    def _defers(self) -> bool:
+        return self._ahead is not None and self._group.size == 1
+
+    def launch(self, batch: Batch) -> None:
+        """Begin `update` on `batch`; what it saw is told by `settle`. On a CPU, and with several processes, it is over
+        when this returns; otherwise the device is still at it. Errors as `update`'s, a divergence by `settle`.
+        """
+        if not self._defers:
+            self._made.append(self.update(batch))
+            return
+        assert self._ahead is not None
+        started = time.perf_counter()
+        tokens = int(batch.tgt_lengths.sum())
+        if not self.model.training:
+            self.model.train()
+        micros, *_ = self._gradients(batch, tokens)
+        with self._for_the_state():
+            self._ahead.step(self.counters.step, tokens)
+        self._count(batch, micros, applied=True)
+        self.counters.seconds.train += time.perf_counter() - started
+
+    def settle(self) -> list[Update]:
+        """The updates launched since the last call, in order, when all are over; then the counters are exact."""
+        if self._ahead is None or not self._ahead.pending:
+            made, self._made = self._made, []
+            return made
+        started = time.perf_counter()
+        values = self._ahead.read()
+        counters, updates = self.counters, []
+        counters.step -= len(values)
+        counters.seconds.train += time.perf_counter() - started
+        for loss, nll, norm, tokens in values:
+            applied, rate = math.isfinite(loss) and math.isfinite(norm), self._rate(counters.step + 1)
+            counters.step += applied
+            counters.skipped += not applied
+            self._check_divergence(loss, norm)
+            update = Update(
+                loss=loss, nll=nll, learning_rate=rate, gradient_norm=norm, target_tokens=tokens, applied=applied
+            )
+            updates.append(update)
+        return updates
+
+    def _check_divergence(self, loss: float, norm: float) -> None:
+        if self.counters.skipped > self.config.train.max_skipped_steps:
             raise DivergenceError(
                 f"{self.counters.skipped} updates had a non-finite loss or gradient, the last at step "
                 f"{self.counters.step + 1} (loss {loss}, gradient norm {norm})"
             )
-        return Update(loss=loss, nll=nll, learning_rate=rate, gradient_norm=norm, target_tokens=tokens, applied=applied)
+
+    def _rate(self, step: int) -> float:
+        train = self.config.train
+        return learning_rate(
+            step,
+            d_model=self.config.model.d_model,
+            warmup_steps=train.warmup_steps,
+            factor=train.learning_rate_factor,
+        )
 
     def _gradients(self, batch: Batch, tokens: int) -> tuple[list[Batch], float, float]:
         """Give every parameter its gradient of the whole `batch`; returns the parts it took, loss and nll a token."""
@@ -148,12 +225,18 @@ class Trainer:
         """The gradients of this process's share of `micros`: its part of loss and nll, whether memory ran out (the
         gradients are then cleared), and whether it did so on a single sentence.
         """
+        indices = range(self._group.rank, len(micros), self._group.size)
+        if self._ahead is not None:
+            seeds = [self._mask_seed(index) for index in indices]
+            short, single = self._ahead.gradients(
+                [micros[index] for index in indices], tokens, seeds, full=self.micro_batch_tokens
+            )
+            sums = (0.0, 0.0) if short or self._defers else self._ahead.sums()
+            return *sums, float(short), float(single)
         self._clear_gradients()
         loss = nll = 0.0
-        for index in range(self._group.rank, len(micros), self._group.size):
-            self.model.random.seed(
-                derive_seed(self.config.scale, self.config.seed, "dropout", self.counters.updates, index)
-            )
+        for index in indices:
+            self.model.random.seed(self._mask_seed(index))
             try:
                 smoothed, unsmoothed = self._backward(micros[index], tokens)
             except (RuntimeError, MemoryError) as error:
@@ -164,18 +247,13 @@ class Trainer:
             loss, nll = loss + smoothed, nll + unsmoothed
         return loss, nll, 0.0, 0.0
 
-    def _flat_gradients(self) -> Tensor:
-        """One buffer that all gradients are views of, so that one sum over the processes does."""
-        flat = torch.zeros(count_parameters(self.model), device=self.device)
-        start = 0
-        for parameter in self._parameters.values():
-            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
-        return flat
+    def _mask_seed(self, index: int) -> int:
+        """The seed of the dropout masks of part `index` of the present update."""
+        return derive_seed(self.config.scale, self.config.seed, "dropout", self.counters.updates, index)
 
     def _clear_gradients(self) -> None:
         if self._flat is None:
-            self._optimizer.zero_grad(set_to_none=True)
+            self._optimizer.clear_gradients()
         else:
             self._flat.zero_()
 
@@ -214,9 +292,15 @@ class Trainer:
             torch._foreach_mul_([p.grad for p in self._parameters.values() if p.grad is not None], limit / norm)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        try:
+        with self._for_the_state():
             self._optimizer.step()
-        except (RuntimeError, MemoryError) as error:  # its first step allocates the moments
+
+    @contextmanager
+    def _for_the_state(self) -> Iterator[None]:
+        """Around an optimizer's step, whose first one allocates the moments."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
             if not is_shortage(error):
                 raise
             raise self._too_large("Adam's state") from error

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import torch
 
-from repro.verify import attention, baselines, counts, defaults, formulas, masks, positions, search, twin
+from repro.verify import attention, baselines, counts, defaults, device, formulas, masks, positions, search, twin
 from repro.verify.check import Check, Claim
 
 CLAIMS: tuple[Claim, ...] = tuple(
     claim
-    for module in (defaults, attention, positions, masks, twin, baselines, formulas, counts, search)
+    for module in (defaults, attention, positions, masks, device, twin, baselines, formulas, counts, search)
     for claim in module.CLAIMS
 )
 
@@ -21,6 +21,7 @@ TITLES = {
     "attention": "Scaled dot-product attention",
     "positions": "Positions",
     "masks": "Masks and padding",
+    "device": "What a GPU computes",
     "torch": "Against torch.nn.Transformer",
     "baselines": "What the baselines are built of",
     "loss": "Loss and perplexity",
@@ -37,7 +38,8 @@ TITLES = {
 def verify(claims: Iterable[Claim] | None = None) -> list[Check]:
     """The outcome of every claim (all CLAIMS when None), in order.
 
-    On the CPU with one thread, in well under a minute; no state of torch's is left changed.
+    On the CPU with one thread, in well under a minute, and on a GPU what is about GPUs where there is one; no state of
+    torch's is left changed.
     """
     with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         return [claim.check() for claim in (CLAIMS if claims is None else claims)]
