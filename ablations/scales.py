@@ -67,8 +67,8 @@ MULTI30K_CPU = Scale(
         scale="multi30k-cpu",
         model=TransformerConfig(n_layers=3, d_model=128, d_ff=512, n_heads=8, dropout=0.1, max_positions=256),
         data=DataConfig(corpus="multi30k_en_de", vocabulary_size=4000, max_pieces=128),
-        # Pilots of base (seed 1; perplexity on the validation side, BLEU on the test side). Learning rate factor 0.5, 0.7
-        # and 1: perplexity 12.2, 11.7 and 13.9 after 2 000 steps. Budget 3 000: 8.80 and 30.1 BLEU; 4 000: 7.66 and 32.1.
+        # Pilots of base with seed 1: perplexity on the validation side, BLEU on the test side. Learning rate factors of
+        # 0.5, 0.7 and 1: perplexity 12.2, 11.7 and 13.9 after 2 000 steps. 3 000 steps: 8.80, 30.1; 4 000: 7.66, 32.1.
         train=TrainConfig(
             budget=4000,
             batch_tokens=1024,

@@ -16,7 +16,7 @@ from typing import Any
 
 from ablations import nodes
 from ablations.storage.objects import StorageError
-from repro.accounting.capacity import GPU_SHARE
+from repro.accounting.capacity import MEMORY_SHARE
 from repro.errors import UserError
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory, Status
@@ -146,7 +146,8 @@ def work(order: Order) -> dict[str, Any]:
 
 def heed_gpu_share(order: Order) -> None:
     """Let this process, and those that it starts, take no more of a GPU's memory than `order` says."""
-    os.environ[GPU_SHARE] = str(order.gpu_share)
+    if order.gpu_share < 1.0:
+        os.environ[MEMORY_SHARE] = str(order.gpu_share)
 
 
 @contextmanager

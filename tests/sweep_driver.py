@@ -20,7 +20,7 @@ from ablations.progress import Teller
 from ablations.selection import choose
 from ablations.study import Data, Study, StudyRun, open_study
 from ablations.sweep import sweep
-from repro.accounting.capacity import GPU_SHARE
+from repro.accounting.capacity import MEMORY_SHARE
 from repro.errors import UserError
 from repro.runs import attempts
 from repro.runs.directory import RunDirectory, Status
@@ -56,7 +56,8 @@ def pretend(run: RunDirectory, *, stop: Callable[[], bool], after_death: str, by
         elif variant == DIVERGES:
             attempt.end("diverged", "too steep")
         else:
-            run.write_result({"steps": 10, "test": {"bleu": 12.5}, "gpu_share": float(os.environ[GPU_SHARE])})
+            share = float(os.environ.get(MEMORY_SHARE, "1"))
+            run.write_result({"steps": 10, "test": {"bleu": 12.5}, "gpu_share": share})
             attempt.end("done")
     return run.status()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from repro.accounting.capacity import GPU_SHARE
+from repro.accounting.capacity import MEMORY_SHARE
 from repro.accounting.memory import memory_bytes
 from repro.config import TrainConfig, TransformerConfig
 from repro.errors import UsageError
@@ -28,22 +28,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str]]:
 def test_a_process_is_held_to_its_share_and_reckons_with_it(
     gpu: list[tuple[float, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(GPU_SHARE, "0.25")
+    monkeypatch.setenv(MEMORY_SHARE, "0.25")
     device = choose_device(1)
     assert gpu == [(0.25, "cuda:1")]
     assert device_memory(device) == 4 * 2**30
 
 
 def test_without_a_share_a_process_may_take_all(gpu: list[tuple[float, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(GPU_SHARE, raising=False)
+    monkeypatch.delenv(MEMORY_SHARE, raising=False)
     assert device_memory(choose_device()) == 16 * 2**30
-    assert gpu == []
+    assert gpu == [(1.0, "cuda:0")]
 
 
 @pytest.mark.parametrize("told", ["0", "-1", "1.5", "half", "nan", "inf"])
 def test_what_is_no_share_is_refused_by_name(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(GPU_SHARE, told)
-    with pytest.raises(UsageError, match=GPU_SHARE):
+    monkeypatch.setenv(MEMORY_SHARE, told)
+    with pytest.raises(UsageError, match=MEMORY_SHARE):
         memory_share()
 
 

@@ -19,6 +19,7 @@ from repro.config.baselines import LstmConfig
 from repro.data.batches import collate
 from repro.data.pieces import Batch
 from repro.data.prepared import Prepared
+from repro.errors import CheckError
 from repro.runs.directory import RunDirectory
 from repro.runs.events import Progress
 from repro.runs.execute import execute
@@ -209,9 +210,11 @@ def test_short_memory_takes_the_recordings_first_and_then_halves_the_parts(
     config = without_dropout(configuration(corpus, batch_tokens=2000))
     trainer, roomy = (Trainer(config, PIECES, device) for _ in range(2))
     batch = batches(corpus, 1)[0]
+    assert "CUDA graphs of the sizes that come again" in trainer.way
     for one in (trainer, roomy):
         one.update(batch)
-    assert "CUDA graphs of them" in trainer.way
+        one.update(batch)
+    assert "1 CUDA graph of them recorded in" in trainer.way
     size, tries = trainer.micro_batch_tokens, 0
 
     def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -229,8 +232,27 @@ def test_short_memory_takes_the_recordings_first_and_then_halves_the_parts(
     update = trainer.update(batch)
     monkeypatch.setattr(cuda, "upload", lambda numbers, device: numbers)
     assert trainer.micro_batch_tokens < size
+    assert "no CUDA graphs" not in trainer.way, "smaller parts leave room for them"
     expected = [roomy.update(batch) for _ in range(2)][1]
     assert update.loss == pytest.approx(expected.loss, rel=1e-5)
+
+
+def test_a_sentence_longer_than_the_learned_positions_is_told_where_its_size_was_recorded_before(
+    corpus: Prepared, device: torch.device
+) -> None:
+    config = configuration(corpus, batch_tokens=2000)
+    model = dataclasses.replace(config.model, positions="learned", max_positions=50)
+    trainer = Trainer(dataclasses.replace(config, model=model), PIECES, device)
+
+    def batch(longest: int) -> Batch:
+        pieces = torch.full((2, longest), 5)
+        return Batch(pieces, pieces, pieces, torch.tensor([longest, longest]), torch.tensor([longest, longest]))
+
+    for _ in range(3):
+        trainer.update(batch(40))
+    assert Recorder.replayed > 0
+    with pytest.raises(CheckError, match="a sentence of 52 pieces, but learned positions were made for 50"):
+        trainer.update(batch(52))
 
 
 def test_where_nothing_can_be_recorded_passes_are_computed_and_the_reason_is_told(

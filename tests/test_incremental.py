@@ -238,7 +238,7 @@ def in_parts(model: Model, sources: list[list[int]], size: int, beam: int) -> li
 def test_batches_of_one_three_and_eight_agree_where_products_change_the_library(family: str, beam: int) -> None:
     model, sources = large(family)
     one_row, eight = beam * 96 * 3000, 8 * beam * 96 * 3000
-    assert one_row < 1.2 * linear._WORTH < eight
+    assert one_row < 1.2 * linear.WORTH < eight
     whole = in_parts(model, sources, 8, beam)
     assert len({hypothesis.ids for hypothesis in whole}) > 4
     for size in (1, 3):
@@ -306,7 +306,7 @@ def test_large_products_of_any_shape_and_type_are_the_product(
         weight, bias = weight.t().contiguous().t(), draw(96, 2)[:, 0]
     x[..., :1, 5] = torch.nan  # stays one
     bound = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 0.1}[dtype]
-    assert x.numel() == 0 or x.numel() * 96 >= linear._WORTH
+    assert x.numel() == 0 or x.numel() * 96 >= linear.WORTH
     for b, relu in itertools.product((bias, None), (True, False)):
         expected = torch.einsum("...i,oi->...o", x.double(), weight.double()) + (0.0 if b is None else b.double())
         expected = expected.clamp(min=0.0) if relu else expected
@@ -319,7 +319,7 @@ def test_large_products_of_any_shape_and_type_are_the_product(
 def test_a_wide_model_in_double_precision_is_searched() -> None:
     model = transformer(9, d_model=64, d_ff=512).double()
     sources = [[5 + number % 20] * 30 for number in range(40)]
-    assert linear._WORTH < 40 * 31 * 64 * 512
+    assert linear.WORTH < 40 * 31 * 64 * 512
     (alone,) = beam_search(model, padded(sources[:1]), DecodeConfig(extra_length=1))
     together = beam_search(model, padded(sources), DecodeConfig(extra_length=1))[0]
     assert together.ids == alone.ids

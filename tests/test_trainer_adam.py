@@ -97,3 +97,28 @@ def test_cleared_gradients_are_gone() -> None:
     pair.step(0.01)
     pair.adam.clear_gradients()
     assert all(parameter.grad is None for parameter in pair.ours)
+
+
+def test_a_copy_goes_on_as_the_original_does() -> None:
+    pair = Pair()
+    for _ in range(3):
+        pair.step(0.01)
+    (adam,) = copy.deepcopy([pair.adam])
+    pair.step(0.02)
+    copied = adam.param_groups[0]["params"]
+    for parameter, original in zip(copied, pair.ours, strict=True):
+        assert original.grad is not None
+        parameter.grad = original.grad.clone()
+    adam.param_groups[0]["lr"] = 0.02
+    adam.step()
+    assert all(torch.equal(one, other) for one, other in zip(copied, pair.ours, strict=True))
+
+
+def test_a_state_that_was_put_in_place_of_one_parameters_is_taken() -> None:
+    pair = Pair()
+    for _ in range(3):
+        pair.step(0.01)
+    for optimizer, parameter in ((pair.adam, pair.ours[2]), (pair.reference, pair.torchs[2])):
+        optimizer.state[parameter] = {name: value.clone() * 2 for name, value in optimizer.state[parameter].items()}
+    pair.step(0.01)
+    pair.assert_equal()

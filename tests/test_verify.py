@@ -205,7 +205,7 @@ def test_a_smoothed_perplexity_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def smoothed(*given: Any, **more: Any) -> Any:
         found = honest(*given, **more | {"smoothing": 0.1})
-        return loss.Loss(total=found.total, smoothed=found.smoothed, nll=found.smoothed, tokens=found.tokens)
+        return loss.Loss(total=found.total, smoothed=found.smoothed, nll=found.smoothed)
 
     monkeypatch.setattr(evaluation, "smoothed_loss", smoothed)
     assert failures("loss") == {"loss.perplexity"}

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-GPU_SHARE = "REPRO_GPU_SHARE"
+MEMORY_SHARE = "REPRO_GPU_SHARE"
 """Environment variable: the share of a GPU's memory, above 0 and at most 1, that a process may take."""
 
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")

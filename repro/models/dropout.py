@@ -35,16 +35,24 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` of any shape, with its mask applied in training mode; `x` itself otherwise."""
+        if x.device.type == "cpu":
+            mask = self.mask(x)
+            return x if mask is None else x * mask
+        kept = self.kept(x)
+        return x if kept is None else x * kept[0] * kept[1]
+
+    def kept(self, x: Tensor) -> tuple[Tensor, float] | None:
+        """Zeros and ones shaped as `x`, and what the ones count; None where `forward` would give `x` itself.
+
+        Off the CPU these make `forward`'s mask. What the ones count is applied last: rounded to bfloat16 it would shift
+        the mean.
+        """
         if not self.training or self.probability == 0.0:
-            return x
+            return None
+        keep = 1.0 - self.probability
         if x.device.type == "meta":
-            return x * 1.0
-        generator = self._random.on(x.device)
-        if x.device.type != "cpu":
-            keep = 1.0 - self.probability
-            # The scale is applied last: 1 / keep itself, rounded to bfloat16, would shift the mean.
-            return x * torch.empty_like(x).bernoulli_(keep, generator=generator) * (1.0 / keep)
-        return x * _draw(_like(x), self.probability, generator)
+            return torch.ones_like(x), 1.0 / keep
+        return torch.empty_like(x).bernoulli_(keep, generator=self._random.on(x.device)), 1.0 / keep
 
     def mask(self, x: Tensor, rows: int | None = None) -> Tensor | None:
         """What `forward` would multiply `x`, on a CPU, with; None where it would give `x` itself.

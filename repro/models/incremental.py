@@ -15,7 +15,7 @@ from repro.models.prepared import PreparedLayer, Slots
 if TYPE_CHECKING:
     from repro.models.transformer import DecoderLayer, Memory
 
-_STEPS = 33
+_STEPS = 13
 """Steps that there is room for at first; odd, for sentences a power of two apart would meet in a cache's same lines."""
 
 _KEYS = 16
@@ -71,8 +71,8 @@ class TransformerState:
         """Room for `slots` slots, at least those that a softmax takes at once; of these none is ever unwritten."""
         slots, used, own = max(slots, _KEYS), self._used, self._own
         for layer, store in enumerate(self._stores):
-            roomier = store.new_empty(*store.shape[:2], slots, store.shape[3])
-            roomier[:, :, :used] = store[:, :, :used]
+            roomier = store.new_empty(self.sentences, self._heads, slots, store.shape[3])
+            roomier[:, :, :used] = store[: self.sentences, :, :used]
             roomier[:, :, used:_KEYS] = 0.0
             self._stores[layer] = roomier
         self._own = own.new_full((*own.shape[:2], slots), -torch.inf)

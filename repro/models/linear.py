@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from repro.models import products
 
-_WORTH = 2**20
+WORTH = 2**20
 """Multiplications under which calling oneDNN costs more than it saves."""
 
 
@@ -28,7 +28,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
     """
     inference = torch.is_inference_mode_enabled() and x.device.type == "cpu"
     single = x.dtype == weight.dtype == torch.float32
-    if inference and single and products.library() == "onednn" and x.numel() * weight.shape[0] >= _WORTH:
+    if inference and single and products.library() == "onednn" and x.numel() * weight.shape[0] >= WORTH:
         return products.linear(x, weight, bias, relu=relu)
     y = functional.linear(x, weight, bias)
     return torch.relu(y) if relu else y

@@ -39,7 +39,7 @@ class PreparedLinear:
         self._weight, self._bias = weight, bias
         single = weight.device.type == "cpu" and weight.dtype == torch.float32
         onednn = single and products.library() == "onednn"
-        self._worth = linear._WORTH / weight.numel() if onednn else math.inf
+        self._worth = linear.WORTH / weight.numel() if onednn else math.inf
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, d_out] of `x` [rows, d_in]."""

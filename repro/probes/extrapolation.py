@@ -81,7 +81,7 @@ def _perplexity(model: Seq2Seq[Any, Any], prepared: Prepared, pairs: Sequence[Pa
         for batch in batches(prepared, pairs, device):
             hidden = model(batch.src, batch.src_mask, batch.tgt_in)
             loss = smoothed_loss(hidden, batch.tgt_out, model.output())
-            total, tokens = total + float(loss.nll), tokens + loss.tokens
+            total, tokens = total + float(loss.nll), tokens + int(batch.tgt_lengths.sum())
     return math.exp(min(total / tokens, 700.0))
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 class _Moments(NamedTuple):
     """The state of all parameters, in their order."""
 
-    first: dict[str, Tensor]
-    """That of the first parameter as the optimizer has it: another one means that a state was loaded."""
+    states: list[dict[str, Tensor]]
+    """As the optimizer has them: another one means that a state was loaded."""
     averages: list[Tensor]
     squares: list[Tensor]
     steps: Tensor
@@ -30,6 +30,14 @@ class Adam(torch.optim.Adam):
 
     def __init__(self, parameters: Iterable[Tensor], *, betas: tuple[float, float], eps: float) -> None:
         super().__init__(parameters, lr=0.0, betas=betas, eps=eps, fused=True)
+        self._begin()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """For copies and pickles, which torch's class makes of its own attributes alone."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._begin()
+
+    def _begin(self) -> None:
         self._all: list[Tensor] = self.param_groups[0]["params"]
         self._cpu = all(parameter.device.type == "cpu" for parameter in self._all)
         self._moments: _Moments | None = None
@@ -70,17 +78,15 @@ class Adam(torch.optim.Adam):
 
     def _together(self) -> _Moments | None:
         """The moments, with one count of steps, where all parameters were stepped equally often."""
-        if self._moments is None or self._moments.first is not self.state[self._all[0]]:
-            states: list[dict[str, Tensor]] = [self.state[parameter] for parameter in self._all]
+        states: list[dict[str, Tensor]] = [self.state[parameter] for parameter in self._all]
+        if self._moments is None or any(a is not b for a, b in zip(states, self._moments.states, strict=True)):
             counts = {float(state["step"]) if state else -1.0 for state in states}
             if len(counts) > 1 or -1.0 in counts:
                 return None
             count = states[0]["step"]
             for state in states:
                 state["step"] = count
-            self._moments = _Moments(
-                states[0], [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], count
-            )
+            self._moments = _Moments(states, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], count)
         return self._moments
 
     def _separate(self) -> None:

@@ -71,11 +71,12 @@ class Ahead:
         *,
         bf16: bool,
     ) -> None:
-        self._config, self._model, self._device, self._bf16 = config, model, device, bf16
+        self._config, self._model, self._bf16 = config, model, bf16
         self._optimizer: Any = optimizer
         cuda.leave_default_stream(device)
         self.flat = flat_gradients(model, device)
         """All gradients, one after the other."""
+        self._device = device = self.flat.device  # with its number, as generators are found by it
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)
         self._applied = torch.zeros((), dtype=torch.float64, device=device)
         self._pending: list[tuple[Tensor, int]] = []
@@ -97,16 +98,18 @@ class Ahead:
         """How passes are computed, in words."""
         if self.refusal:
             return f"sentences are padded and attention is masked: {self.refusal}"
-        way = "flash attention over packed sentences"
-        if self._recorder is None and not self._recordings:
+        way, made = "flash attention over packed sentences", len(self._recordings)
+        if made:
+            way += f", {made} CUDA graph{'s' * (made > 1)} of them recorded in {self._recording_seconds:.1f} s"
+        elif self._recorder is None:
             way += ", no CUDA graphs"
         else:
-            way += f", {len(self._recordings)} CUDA graphs of them recorded in {self._recording_seconds:.1f} s"
+            way += ", CUDA graphs of the sizes that come again"
         return f"{way} ({self._failure})" if self._failure else way
 
     def record(self, wanted: bool) -> bool:
-        """With False, forget all recordings and make no more; returns whether any were made or could be until now."""
-        had = self._recorder is not None or bool(self._recordings)
+        """With False, forget all recordings and make no more; returns whether there were any."""
+        had = bool(self._recordings)
         if self._recordings:
             cuda.wait(self._device)
             self._recordings.clear()
@@ -134,6 +137,7 @@ class Ahead:
                 if not is_shortage(error):
                     raise
             if not self.record(False):
+                self.record(True)  # for smaller parts
                 return True, single
 
     def _add(self, micro: Batch, tokens: int, seed: int, full: int) -> None:
@@ -194,13 +198,13 @@ class Ahead:
 
     def _add_packed(self, model: Transformer, micro: Batch, tokens: int, full: int) -> None:
         shape = Shape.of(micro.src_lengths, micro.tgt_lengths, full)
+        rows = tables(model, shape, int(max(micro.src_lengths.max(), micro.tgt_lengths.max())))
         given = cuda.upload(pack(micro, shape, tokens), self._device)
         recording = self._recordings.get(shape)
         if recording is not None:
             recording.given.copy_(given)
             recording.replay()
             return
-        rows = tables(model, shape, int(max(micro.src_lengths.max(), micro.tgt_lengths.max())))
         again = shape in self._seen and len(self._recordings) < MOST_RECORDINGS
         self._seen.add(shape)
         if self._recorder is not None and again:

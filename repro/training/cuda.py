@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -84,9 +85,15 @@ class Recorder:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)
         stream = torch.cuda.current_stream(self._device)
-        # Other threads (NCCL's) may ask for the state of their events meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            work()
+        try:
+            # Other threads (NCCL's) may ask for the state of their events meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                work()
+        except RuntimeError:
+            # Where ending the recording fails, torch would go on to take memory from the recordings' pool.
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(stream.device_index, self._pool)
+            raise
         return graph.replay
 
 
@@ -97,5 +104,5 @@ def recorder(device: torch.device) -> Recorder | None:
 
 def limit_memory(device: torch.device, share: float) -> None:
     """Let this process take at most `share` of the memory of `device`; more is a shortage as if there were no more."""
-    if device.type == "cuda" and share < 1.0:
+    if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(share, device)

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from repro.accounting.capacity import GPU_SHARE, host_memory
+from repro.accounting.capacity import MEMORY_SHARE, host_memory
 from repro.errors import UsageError
 from repro.training import cuda
 
@@ -15,8 +15,9 @@ from repro.training import cuda
 def choose_device(index: int = 0) -> torch.device:
     """The visible CUDA device `index`, or the CPU where there is none.
 
-    Several runs on one GPU each have a share of its memory, told by GPU_SHARE: what goes beyond it is a shortage, which
-    makes that run's micro-batches smaller and leaves the others alone. Raises UsageError for a share that is none.
+    Several runs on one GPU each have a share of its memory, told by MEMORY_SHARE: what goes beyond it is a shortage,
+    which makes that run's micro-batches smaller and leaves the others alone. Raises UsageError for a share that is
+    none.
     """
     share = memory_share()
     if not torch.cuda.is_available():
@@ -28,14 +29,14 @@ def choose_device(index: int = 0) -> torch.device:
 
 def memory_share() -> float:
     """The share of a GPU's memory that this process may take, 1 where nobody says. Raises UsageError as above."""
-    told = os.environ.get(GPU_SHARE, "").strip()
+    told = os.environ.get(MEMORY_SHARE, "").strip()
     try:
         share = float(told or 1.0)
     except ValueError:
         share = math.nan
     if not 0.0 < share <= 1.0:
         fix = "give a number above 0 and at most 1, or unset it"
-        raise UsageError(f"{told!r} is no share of a GPU", where=GPU_SHARE, fix=fix)
+        raise UsageError(f"{told!r} is no share of a GPU", where=MEMORY_SHARE, fix=fix)
     return share
 
 

@@ -31,8 +31,6 @@ class Loss:
     """Scalar: the sum of label-smoothed cross-entropies, in nats, without gradient."""
     nll: Tensor
     """Scalar: the sum of unsmoothed negative log-likelihoods, in nats, without gradient: what perplexity is made of."""
-    tokens: int
-    """Target positions computed: on a CPU the real ones, the end mark counted, elsewhere padding too."""
 
 
 def smoothing_targets(smoothing: float, kind: SmoothingKind, vocabulary_size: int) -> tuple[float, float]:
@@ -91,7 +89,7 @@ def smoothed_loss(
         torch.is_grad_enabled(),
         compact,
     )
-    return Loss(total=smoothed / normaliser, smoothed=smoothed.detach(), nll=nll, tokens=positions.shape[0])
+    return Loss(total=smoothed / normaliser, smoothed=smoothed.detach(), nll=nll)
 
 
 class _ChunkedLoss(torch.autograd.Function):

@@ -20,7 +20,6 @@ from torch.profiler import record_function
 
 from repro.data.pieces import Batch
 from repro.models.attention import Attention, CrossAttention, Segments, SelfAttention, attend_packed
-from repro.models.dropout import Dropout, RandomSource
 from repro.models.positions import LearnedPositions
 from repro.models.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
 
@@ -152,17 +151,16 @@ def hidden_states(model: Transformer, packed: Packed, rows: list[Tensor | None])
 
     `rows` are those of `tables`.
     """
-    random = model.random
     x = _embed(model, packed.src, packed.src_positions, rows[0])
     for layer in cast("Iterable[EncoderLayer]", model.encoder):
-        x = _self_attention(layer.attention, layer.attention_frame, x, packed.src_segments, False, random)
-        x = _feed_forward(layer, x, random)
+        x = _self_attention(layer.attention, layer.attention_frame, x, packed.src_segments, False)
+        x = _feed_forward(layer, x)
     memory = x if model.encoder_norm is None else model.encoder_norm(x)
     x = _embed(model, packed.tgt_in, packed.tgt_positions, rows[1])
     for block in cast("Iterable[DecoderLayer]", model.decoder):
-        x = _self_attention(block.attention, block.attention_frame, x, packed.tgt_segments, block.causal, random)
-        x = _cross_attention(block.cross, block.cross_frame, x, memory, packed, random)
-        x = _feed_forward(block, x, random)
+        x = _self_attention(block.attention, block.attention_frame, x, packed.tgt_segments, block.causal)
+        x = _cross_attention(block.cross, block.cross_frame, x, memory, packed)
+        x = _feed_forward(block, x)
     return x if model.decoder_norm is None else model.decoder_norm(x)
 
 
@@ -170,29 +168,25 @@ def _embed(model: Transformer, pieces: Tensor, positions: Tensor, rows: Tensor |
     scale = math.sqrt(model.config.d_model)
     vectors = functional.embedding(pieces, model.embedding)
     x = vectors * scale if rows is None else torch.add(functional.embedding(positions, rows), vectors, alpha=scale)
-    drawn = _mask(model.embedding_dropout, x, model.random)
+    drawn = model.embedding_dropout.kept(x)
     return x if drawn is None else x * drawn[0] * drawn[1]
 
 
-def _self_attention(
-    module: SelfAttention, frame: Residual, x: Tensor, segments: Segments, causal: bool, random: RandomSource
-) -> Tensor:
+def _self_attention(module: SelfAttention, frame: Residual, x: Tensor, segments: Segments, causal: bool) -> Tensor:
     keys = module.n_heads * module.d_k
     read = frame.enter(x)
     with record_function(ATTENTION_MARK):
         q, k, v = torch.split(module.qkv(read), [keys, keys, module.n_heads * module.d_v], dim=-1)
         y = _mixed(module, q, k, v, segments, segments, causal)
-    return _leave(frame, x, y, random)
+    return _leave(frame, x, y)
 
 
-def _cross_attention(
-    module: CrossAttention, frame: Residual, x: Tensor, memory: Tensor, packed: Packed, random: RandomSource
-) -> Tensor:
+def _cross_attention(module: CrossAttention, frame: Residual, x: Tensor, memory: Tensor, packed: Packed) -> Tensor:
     read = frame.enter(x)
     with record_function(ATTENTION_MARK):
         k, v = torch.split(module.kv(memory), [module.n_heads * module.d_k, module.n_heads * module.d_v], dim=-1)
         y = _mixed(module, module.q(read), k, v, packed.tgt_segments, packed.src_segments, False)
-    return _leave(frame, x, y, random)
+    return _leave(frame, x, y)
 
 
 def _mixed(
@@ -204,23 +198,13 @@ def _mixed(
     return y
 
 
-def _feed_forward(layer: EncoderLayer | DecoderLayer, x: Tensor, random: RandomSource) -> Tensor:
+def _feed_forward(layer: EncoderLayer | DecoderLayer, x: Tensor) -> Tensor:
     frame = layer.feed_forward_frame
-    return _leave(frame, x, layer.feed_forward(frame.enter(x)), random)
+    return _leave(frame, x, layer.feed_forward(frame.enter(x)))
 
 
-def _leave(frame: Residual, x: Tensor, y: Tensor, random: RandomSource) -> Tensor:
+def _leave(frame: Residual, x: Tensor, y: Tensor) -> Tensor:
     """`frame.leave(x, y)`, with one operator less. The scale stays out of half precision, which would shift it."""
-    drawn = _mask(frame.dropout, y, random)
+    drawn = frame.dropout.kept(y)
     total = x + y if drawn is None else torch.add(x, y * drawn[0], alpha=drawn[1])
     return total if frame.pre else cast("Tensor", frame.norm(total))
-
-
-def _mask(dropout: Dropout, x: Tensor, random: RandomSource) -> tuple[Tensor, float] | None:
-    """Zeros and ones shaped as `x`, and what the ones count; None without dropout."""
-    if not dropout.training or dropout.probability == 0.0:
-        return None
-    keep = 1.0 - dropout.probability
-    if x.device.type == "meta":
-        return torch.ones_like(x), 1.0 / keep
-    return torch.empty_like(x).bernoulli_(keep, generator=random.on(x.device)), 1.0 / keep

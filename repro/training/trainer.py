@@ -86,9 +86,9 @@ class Trainer:
             if cuda.runs_ahead(device)
             else None
         )
-        self._flat = flat_gradients(self.model, device) if group.size > 1 and self._ahead is None else None
-        if self._ahead is not None:
-            self._flat = self._ahead.flat
+        self._flat = self._ahead.flat if self._ahead is not None else None
+        if self._flat is None and group.size > 1:
+            self._flat = flat_gradients(self.model, device)
         self._made: list[Update] = []
 
     @property

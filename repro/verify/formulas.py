@@ -186,8 +186,8 @@ def _torchs_loss(smoothing: float) -> float:
 def _our_loss(smoothing: float) -> tuple[float, float]:
     """Smoothed and unsmoothed, both a real target position."""
     hidden, tgt_out, output = _example()
-    found = loss.smoothed_loss(hidden, tgt_out, output, smoothing=smoothing)
-    return float(found.smoothed) / found.tokens, float(found.nll) / found.tokens
+    found, tokens = loss.smoothed_loss(hidden, tgt_out, output, smoothing=smoothing), int((tgt_out != PAD).sum())
+    return float(found.smoothed) / tokens, float(found.nll) / tokens
 
 
 def _effect_of_accumulation() -> float:
