@@ -305,7 +305,7 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
 
 def _most_likely(logits: Tensor) -> Tensor:
     """The largest probability of each row of `logits` [rows, vocabulary], a few rows at a time."""
-    return torch.cat([torch.softmax(part, 1).amax(1) for part in logits.split(_ROWS)])
+    return torch.cat([torch.softmax(part, 1).amax(1) for part in torch.split(logits, _ROWS)])
 
 
 def _block_tops(logits: Tensor, block: int) -> Tensor:
