@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_corpus import configuration, small_corpus
 from torch.utils._python_dispatch import TorchDispatchMode
+from watching import Notes, StopAt
 
 from repro.config import RunConfig
 from repro.config.baselines import LstmConfig
@@ -21,7 +22,6 @@ from repro.data.pieces import Batch
 from repro.data.prepared import Prepared
 from repro.errors import CheckError
 from repro.runs.directory import RunDirectory
-from repro.runs.events import Progress
 from repro.runs.execute import execute
 from repro.runs.outcome import TIMES
 from repro.training import cuda
@@ -269,24 +269,6 @@ def test_where_nothing_can_be_recorded_passes_are_computed_and_the_reason_is_tol
     trainer = Trainer(configuration(corpus, batch_tokens=2000), PIECES, device)
     assert [trainer.update(batch) for batch in given] == expected
     assert "no CUDA graphs (CUDA error: operation not permitted" in trainer.way
-
-
-class Notes:
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def progress(self, event: Progress) -> None:
-        if event.note:
-            self.notes.append(event.note)
-
-
-class StopAt:
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
 
 
 def outcome(run: RunDirectory) -> tuple[Any, ...]:

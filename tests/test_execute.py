@@ -20,6 +20,7 @@ import pytest
 import torch
 from small_corpus import configuration, small_corpus
 from small_disk import small_disk
+from watching import Notes, StopAt
 
 from repro.config import RunConfig
 from repro.data.batches import collate
@@ -58,26 +59,6 @@ def bits(run: RunDirectory) -> dict[str, Any]:
         "hypotheses": [run.hypotheses("valid"), run.hypotheses("test")],
         "weights": (run.checkpoints / "final.safetensors").read_bytes(),
     }
-
-
-class StopAt:
-    """Asks a run to stop after so many steps of this attempt."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
-
-
-class Notes:
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def progress(self, event: Progress) -> None:
-        if event.note:
-            self.notes.append(event.note)
 
 
 @pytest.fixture(scope="module")
