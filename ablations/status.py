@@ -206,8 +206,9 @@ def search_table(study: Study, looks: Sequence[Look], title: str) -> Table:
 
 
 def counts(looks: Iterable[Look]) -> dict[str, int]:
-    """How many runs are in each state."""
-    return dict(sorted(Counter(found.status.state for found in looks).items()))
+    """How many runs are in each state; one that stands for several rows counts once."""
+    states = {found.run.path: found.status.state for found in looks}
+    return dict(sorted(Counter(states.values()).items()))
 
 
 def in_words(looks: Iterable[Look]) -> str:

@@ -129,6 +129,8 @@ def test_nothing_heavy_is_imported_before_it_is_needed(tmp_path: Path, arguments
         ("data prepare smokey", 2, ["smokey", "smoke"]),
         ("data prepare multi30k_en_de --source nowhere", 3, ["nowhere"]),
         ("fly", 2, ["fly"]),
+        ("status --study s", 2, ["--study", "ablate status [OPTIONS]", "ablate status --help"]),
+        ("compare s base big", 2, ["big", "STUDY:VARIANT", "ablate compare --help"]),
     ],
 )
 def test_what_a_user_got_wrong_is_one_line_with_an_exit_code(

@@ -231,6 +231,17 @@ def test_a_study_of_which_nothing_has_begun_has_no_hours(tmp_path: Path) -> None
     assert found.document(0.0)["hours_left"] is None
 
 
+def test_a_run_that_stands_for_two_rows_is_shown_twice_and_counted_once(tmp_path: Path) -> None:
+    data = Data(corpus="smoke", directory=tmp_path / "data", digest="d" * 64, vocabulary_size=256)
+    rows = ("B.dk-quarter", "scaling.dk-quarter")
+    study, _ = open_study(tmp_path / "s", choose("table3+scaling", "smoke", only=rows), (1,), data)
+    finish(study.runs[0])
+    told = status.document(study)
+    assert [run["variant"] for run in told["runs"]] == list(rows)
+    assert told["counts"] == {"done": 1}
+    assert shown(study).count("same configuration as B.dk-quarter") == 1
+
+
 def test_superseded_runs_are_listed_with_the_reason(tmp_path: Path) -> None:
     old = study_of(tmp_path, ["base"]).runs[0]
     data = Data(corpus="smoke", directory=tmp_path / "data", digest="d" * 64, vocabulary_size=256)

@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     """Carry out one command line; its exit code: 0 all well, 1 some runs failed, 2 wrong usage, 3 a check failed."""
     logging.basicConfig(level=logging.WARNING, format="ablate: %(message)s", stream=sys.stderr)
     try:
-        code = app(list(arguments), standalone_mode=False)
+        code = app(list(arguments), prog_name="ablate", standalone_mode=False)
     except UserError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -75,8 +75,17 @@ def run(arguments: Sequence[str]) -> int:
         if not isinstance(error, _WrongUsage):
             raise
         message = error.format_message()
-        return _fail(message, error.exit_code) if message else error.exit_code
+        return _fail(message + _usage(error), error.exit_code) if message else error.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _usage(error: _WrongUsage) -> str:
+    """How the command is called that `error` is about; nothing where it is about none."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    called = " ".join(context.get_usage().removeprefix("Usage:").split())
+    return f" ({called}; {context.command_path} --help tells more)"
 
 
 def _fail(message: str, code: int) -> int:
