@@ -294,3 +294,7 @@ def _last_line(error: BaseException) -> str:
     """What an error says in the end, without the module of its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].removeprefix(f"{RunError.__module__}.{RunError.__name__}: ") if lines else type(error).__name__
+
+
+Carry = Callable[[Cluster, Sequence[Order]], dict[str, str]]
+"""Lets a cluster do orders; the reason of each that did not end well, by directory."""

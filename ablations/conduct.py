@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.cluster import Cluster, Resources
+from ablations.looks import in_words
 from ablations.progress import Teller
 from ablations.ready import make_ready
 from ablations.search import carrier
 from ablations.selection import Selection
-from ablations.status import in_words, search_table, table
+from ablations.status import search_table, table
 from ablations.study import PLAN, SEARCH_WARNING, Study, StudyRun
 from ablations.sweep import Outcome, sweep
 from ablations.worker import EXECUTE

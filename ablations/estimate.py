@@ -13,7 +13,7 @@ from ablations.scales import SCALES
 from repro.errors import UserError
 
 if TYPE_CHECKING:
-    from ablations.status import Look
+    from ablations.looks import Look
     from ablations.study import Study
 
 LEAST_PROGRESS = 0.01

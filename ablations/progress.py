@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ablations.status import Look, in_words, look, table
+from ablations.looks import Look, in_words, look
+from ablations.status import table
 from ablations.study import StudyRun
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ablations import reach
 from ablations.corpora import prepare_for
+from ablations.looks import Look, in_words, look
 from ablations.progress import Teller
 from ablations.selection import Selection
-from ablations.status import Look, in_words, look
 from ablations.study import PLAN, Data, Study, StudyRun, default_path, open_study
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.cluster import Cluster
+from ablations.cluster import Carry, Cluster
+from ablations.looks import STOPPED_BY_ASHA, look
 from ablations.selection import Selection
-from ablations.status import STOPPED_BY_ASHA, look
 from ablations.study import Study
-from ablations.sweep import Carry
 from ablations.worker import Order, load, work
 from repro.files import read_json, write_json
 from repro.runs import attempts

@@ -5,17 +5,17 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ablations.cluster import Cluster, Resources
+from ablations.cluster import Carry, Cluster, Resources
+from ablations.looks import Look, look
 from ablations.nodes import Shared
 from ablations.progress import Teller, watching
-from ablations.status import Look, look
 from ablations.study import Study, StudyRun
 from ablations.worker import EXECUTE, Order
 from repro.runs.execute import AfterDeath
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ablations.storage.home import Home
 
 _PREFIX = ".sweep-"
-Carry = Callable[[Cluster, Sequence[Order]], dict[str, str]]
-"""Lets a cluster do orders; the reason of each that did not end well, by directory."""
-
 _WAIT_SECONDS = 2.0
 _ONCE_MORE = "; once more to end at once"
 

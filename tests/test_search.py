@@ -17,6 +17,7 @@ from test_execute import bits, configuration, corpus, made
 
 from ablations import status
 from ablations.cli import run as command
+from ablations.looks import look
 from ablations.search import VERDICT, Sample, scores
 from ablations.space import Space, read_space, selection_of
 from ablations.study import Data, Study, open_study
@@ -472,5 +473,5 @@ def test_a_search_stops_what_is_worse_and_goes_on_after_an_interruption(tmp_path
 
     told = searched(tmp_path, 3, seed)
     assert "nothing is missing, nothing is run" in told
-    looks = [status.look(run) for run in Study.load(study).planned]
+    looks = [look(run) for run in Study.load(study).planned]
     assert status.ranked(Study.load(study), looks)[0][0].run.variant == "search.001"

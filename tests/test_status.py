@@ -19,8 +19,8 @@ from rich.console import Console
 from ablations import status
 from ablations.cli import run as command
 from ablations.estimate import estimate
+from ablations.looks import look
 from ablations.selection import choose
-from ablations.status import look
 from ablations.study import Data, Study, StudyRun, open_study
 from reports.records.study import load_study
 from reports.statistics.measures import bleu_on_test, measure

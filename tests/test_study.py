@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from ablations import status
+from ablations.looks import look
 from ablations.selection import choose
 from ablations.study import Data, Study, StudyRun, default_path, open_study, study_path
 from repro.errors import CheckError
@@ -216,7 +217,7 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_a_planned_run_whose_directory_is_gone_is_told_so(tmp_path: Path) -> None:
     study, _ = opened(tmp_path)
     shutil.rmtree(study.runs[0].path)
-    assert "no run directory" in status.look(study.runs[0]).status.reason
+    assert "no run directory" in look(study.runs[0]).status.reason
     _, asked = opened(tmp_path)
     assert RunDirectory(asked[0].path).status().state == "planned"
 
@@ -252,6 +253,6 @@ def test_a_frozen_base_that_cannot_be_read_is_a_failed_check(tmp_path: Path) -> 
 def test_brackets_in_a_studys_name_are_text(tmp_path: Path) -> None:
     study, _ = opened(tmp_path / "[bold]x[", only=["base"])
     console = Console(file=io.StringIO(), width=120)
-    console.print(status.table([status.look(run) for run in study.planned], f"{study.name}: 1 planned"))
+    console.print(status.table([look(run) for run in study.planned], f"{study.name}: 1 planned"))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().startswith("[bold]x[: 1 planned")

@@ -32,8 +32,8 @@ def unpack(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study's directory to make.")],
 ) -> None:
     """Make a study's directory of a published one, to look at and to go on with. It has no weights."""
+    from ablations.looks import in_words, look
     from ablations.published.publishing import unpack as unpack_study
-    from ablations.status import in_words, look
 
     found = unpack_study(published, study, print)
     print(f"{study}: {in_words([look(run) for run in found.runs])}; records without weights, from {published}")

@@ -120,6 +120,7 @@ def run(
 def status(study: StudyName, as_json: Json = False) -> None:
     """Where every run of a study stands, and an estimate of what remains."""
     from ablations import status as states
+    from ablations.looks import in_words, look
     from ablations.study import Study, study_path
     from ablations.submit.queued import queued
 
@@ -128,8 +129,8 @@ def status(study: StudyName, as_json: Json = False) -> None:
     if as_json:
         options.print_json(states.document(found, queue))
         return
-    looks = [states.look(run) for run in found.planned]
-    title = f"{found.name}: {found.table} at {found.scale}, {states.in_words(looks)}"
+    looks = [look(run) for run in found.planned]
+    title = f"{found.name}: {found.table} at {found.scale}, {in_words(looks)}"
     console = options.console()
     console.print(states.search_table(found, looks, title) if found.searched else states.table(looks, title, queue))
     for line in [*states.notes(found, looks), *(f"warning: {line}" for line in (queue.warnings if queue else ()))]:

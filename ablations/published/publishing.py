@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.corpora import ROOT_VARIABLE, Say, data_root, prepare_for
+from ablations.looks import Look, in_words, look
 from ablations.published.archive import packed
 from ablations.published.discreet import place_in_root
 from ablations.published.form import (
@@ -26,7 +27,6 @@ from ablations.published.form import (
 from ablations.published.places import check_outside, landing, room_for, settle
 from ablations.published.readme import readme
 from ablations.published.records import check, gathered, place
-from ablations.status import Look, in_words, look
 from ablations.study import ARCHIVE, PLAN, Study, study_path
 from ablations.tracking.pulled import PLAIN
 from repro.config import DataConfig

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ablations.estimate import seconds_by_row
+from ablations.looks import Look
 from ablations.published.form import COPY, SUMS
 from ablations.published.records import OUTCOMES
-from ablations.status import Look
 from ablations.study import ARCHIVE, Study
 from ablations.tables import variants_of
 from repro.config.profiles import profile_settings

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from ablations.looks import FINISHED
 from ablations.nodes import Shared
-from ablations.status import FINISHED
 from ablations.storage.away import DATA, RUNS, Place, everything, step_of, without_weights
 from ablations.storage.lease import Lease
 from ablations.storage.objects import Objects
@@ -21,8 +21,7 @@ from ablations.worker import Order
 from repro.errors import CheckError
 
 if TYPE_CHECKING:
-    from ablations.cluster import Cluster
-    from ablations.sweep import Carry
+    from ablations.cluster import Carry, Cluster
 
 _LOOK_SECONDS = 3.0
 

@@ -6,8 +6,8 @@ Neither can fail the task. Of several tasks that end at once one at a time write
 from __future__ import annotations
 
 from ablations.conduct import write_report
+from ablations.looks import Look, look
 from ablations.progress import Teller
-from ablations.status import Look, look
 from ablations.study import Study
 from ablations.submit.frozen import JOBS, Frozen
 from ablations.tracking import open_tracking

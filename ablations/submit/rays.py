@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from ablations.cluster import Resources
 from ablations.conduct import close_finished
@@ -26,13 +25,14 @@ from ablations.ready import Ready, make_ready
 from ablations.selection import Selection
 from ablations.storage.objects import Objects
 from ablations.study import StudyRun, default_path
-from ablations.submit.frozen import JOBS, Frozen, Options, submissions
+from ablations.submit.frozen import Frozen, Options, submissions
 from ablations.submit.jobserver import UPLOAD_LIMIT, Job, JobServer, job_address
+from ablations.submit.queued import queued
+from ablations.submit.rayjobs import LIVE, MODE, OVER, end_of, look, looked_at, name_of
 from ablations.submit.snapshot import Snapshot, snapshot, would_be
 from ablations.submit.stored import STORAGE, coming_home, fetch, put, storage_of
 from ablations.submit.submitting import alone, freeze, job_environment, new_token, uncovered
 from repro.errors import CheckError, UserError
-from repro.files import read_json, write_json
 from repro.runs.execute import AfterDeath
 
 TOKEN_TO_COME = "0000000000"
@@ -40,20 +40,8 @@ TOKEN_TO_COME = "0000000000"
 SAVING_SECONDS = 120
 """Time that a job has for saving its runs when it is stopped; Ray itself would give it three seconds."""
 
-_MODE: Literal["ray-job"] = "ray-job"
-_ENDED = ".ray.json"
-_MEANINGS = {
-    "PENDING": "waiting",
-    "RUNNING": "running",
-    "SUCCEEDED": "ended",
-    "STOPPED": "ended",
-    "FAILED": "failed",
-}
-_LIVE, _OVER = ("waiting", "running"), ("ended", "failed", "gone")
 _EXIT_CODES = (1, 2, 3)
 _POLL_SECONDS = 1.0
-_NOT_SHARED = "no study here"
-"""How a driver begins that finds nothing where this machine has the study."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,18 +58,6 @@ class Wanted:
     """The URL of a store through which the study travels; None: the head and all nodes see it."""
     follow: bool = True
     """Whether to show what the job says until it ends."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """A job as `status` shows it; the fields are those of a task in SLURM's queue."""
-
-    token: str
-    job: str
-    task: int | None
-    state: str
-    meaning: str
-    reason: str
 
 
 def submit(
@@ -140,46 +116,21 @@ def shown(selection: Selection, *, path: Path | None, wanted: Wanted) -> list[st
     return lines + [f"environment: {name}={value}" for name, value in _environment().items()]
 
 
-def look(listed: Sequence[Frozen]) -> tuple[list[Task], list[str]]:
-    """How the jobs among `listed` stand, and warnings. A job that was seen ended is not asked for again."""
-    tasks, warnings = [], []
-    servers: dict[str, JobServer | None] = {}
-    for frozen in listed:
-        if frozen.mode != _MODE:
-            continue
-        address = str(frozen.request["address"])
-        if (ended := _ended(frozen)) is not None:
-            tasks.append(_task(frozen, ended["state"], ended["meaning"], ended["reason"]))
-            continue
-        try:
-            if address not in servers:
-                servers[address] = None
-                servers[address] = JobServer(address)
-            server = servers[address]
-            if server is not None:
-                tasks.append(_looked_at(frozen, server.look(frozen.token)))
-                continue
-        except UserError as error:
-            warnings.append(str(error))
-        tasks.append(_task(frozen, "", "unknown", "the job server does not answer"))
-    return tasks, warnings
-
-
 def cancel(study: Path, say: Callable[[str], None]) -> list[str]:
     """Stop the jobs of the study in `study` that have not ended; their ids. Returns when they have saved and ended."""
     ended = []
-    listed = [frozen for frozen in submissions(study.absolute()) if frozen.mode == _MODE and _ended(frozen) is None]
+    listed = [frozen for frozen in submissions(study.absolute()) if frozen.mode == MODE and end_of(frozen) is None]
     for frozen in listed:
         try:
             if _stop(frozen, say):
-                ended.append(_name(frozen))
+                ended.append(name_of(frozen))
         except UserError as error:
-            say(f"{_name(frozen)} is not cancelled: {error}")
+            say(f"{name_of(frozen)} is not cancelled: {error}")
             continue
         try:
-            fetch(frozen, last=_ended(frozen) is not None)
+            fetch(frozen, last=end_of(frozen) is not None)
         except UserError as error:
-            say(f"what {_name(frozen)} stored is not here yet: {error}")
+            say(f"what {name_of(frozen)} stored is not here yet: {error}")
     return ended
 
 
@@ -190,9 +141,9 @@ def _stop(frozen: Frozen, say: Callable[[str], None]) -> bool:
     live = job is not None and job.live
     if live:
         server.stop(frozen.token)
-        say(f"{_name(frozen)} is told to stop: its runs save")
+        say(f"{name_of(frozen)} is told to stop: its runs save")
         job = _wait_for_end(server, frozen.token)
-    _looked_at(frozen, job)
+    looked_at(frozen, job)
     return live
 
 
@@ -200,8 +151,6 @@ def _submit(
     ready: Ready, server: JobServer, wanted: Wanted, wants_gpu: bool, command: str, teller: Teller
 ) -> str | None:
     """Hand in a job for what no job covers; the id of the job to follow, None when there is none."""
-    from ablations.submit.queued import queued
-
     queue = queued(ready.study.path)
     places = queue.places if queue is not None else {}
     live = {run.path: place for run in ready.asked if (place := places.get(run.path.absolute())) and place.live}
@@ -213,7 +162,7 @@ def _submit(
     ours = {
         frozen.token
         for frozen in submissions(ready.study.path.absolute())
-        if frozen.mode == _MODE and frozen.request["address"] == server.address
+        if frozen.mode == MODE and frozen.request["address"] == server.address
     }
     return next((place.token for place in live.values() if place.token in ours), None)
 
@@ -223,7 +172,7 @@ def _check_place(live: Sequence[str], study: Path, storage: str | None) -> None:
     for frozen in submissions(study.absolute()):
         if storage is not None and frozen.token in live and storage_of(frozen) == storage:
             fix = "wait for it, cancel it, or choose another prefix"
-            raise CheckError(f"{_name(frozen)} of this study uses this place", where=f"--storage {storage}", fix=fix)
+            raise CheckError(f"{name_of(frozen)} of this study uses this place", where=f"--storage {storage}", fix=fix)
 
 
 def _bring_home(study: Path, teller: Teller) -> None:
@@ -233,9 +182,9 @@ def _bring_home(study: Path, teller: Teller) -> None:
     for frozen in stored:
         meaning = meanings[frozen.token]
         try:
-            fetch(frozen, weights=meaning not in _LIVE, last=meaning in _OVER)
+            fetch(frozen, weights=meaning not in LIVE, last=meaning in OVER)
         except UserError as error:
-            teller.say(f"what {_name(frozen)} stored is not here yet: {error}")
+            teller.say(f"what {name_of(frozen)} stored is not here yet: {error}")
 
 
 def _hand_in(
@@ -254,7 +203,7 @@ def _hand_in(
             runs,
             code,
             token=new_token(),
-            mode=_MODE,
+            mode=MODE,
             options=_options(wanted, wants_gpu=wants_gpu),
             command=command,
             request={"address": server.address, "python": wanted.python}
@@ -273,7 +222,7 @@ def _hand_in(
         except UserError:
             frozen.forget()
             raise
-    teller.say(f"{len(runs)} runs are handed to {_name(frozen)} at {server.address} (Ray {server.version})")
+    teller.say(f"{len(runs)} runs are handed to {name_of(frozen)} at {server.address} (Ray {server.version})")
     return frozen.token
 
 
@@ -324,14 +273,14 @@ def _follow(frozen: Frozen, server: JobServer, teller: Teller) -> int:
     try:
         with coming_home(frozen, teller):
             job = server.follow(frozen.token, _write)
-            task = _looked_at(frozen, job)
+            task = looked_at(frozen, job)
     except KeyboardInterrupt:
         teller.say("")
         name = shlex.quote(str(frozen.study))
-        teller.say(f"{_name(frozen)} goes on; to follow it again: {frozen.command}; to end it: ablate cancel {name}")
+        teller.say(f"{name_of(frozen)} goes on; to follow it again: {frozen.command}; to end it: ablate cancel {name}")
         return 1
     told = f" ({task.reason})" if task.reason else ""
-    teller.say(f"{_name(frozen)}: {task.state.lower() or task.meaning}{told}")
+    teller.say(f"{name_of(frozen)}: {task.state.lower() or task.meaning}{told}")
     if job is not None and job.state == "SUCCEEDED":
         return 0
     return job.exit_code if job is not None and job.exit_code in _EXIT_CODES else 1
@@ -350,35 +299,3 @@ def _wait_for_end(server: JobServer, token: str) -> Job | None:
         if job is None or not job.live or time.monotonic() > ends:
             return job
         time.sleep(_POLL_SECONDS)
-
-
-def _looked_at(frozen: Frozen, job: Job | None) -> Task:
-    """The job as it stands; an end is kept in the study, for clusters forget."""
-    if job is None:
-        return _task(frozen, "", "gone", "its cluster does not know it any more")
-    reason = job.reason
-    if reason.startswith(str(frozen.study)) and _NOT_SHARED in reason:
-        fix = "keep the study on a disk that all nodes share, or give --storage URL"
-        reason = f"the head does not see {frozen.study} as it is here: {fix}"
-    task = _task(frozen, job.state, _MEANINGS.get(job.state, "unknown"), reason)
-    if not job.live:
-        kept = {"schema": 1, "state": task.state, "meaning": task.meaning, "reason": task.reason}
-        write_json(frozen.study / JOBS / f"{frozen.token}{_ENDED}", kept)
-    return task
-
-
-def _ended(frozen: Frozen) -> dict[str, Any] | None:
-    """How the job was seen ended, or None."""
-    try:
-        document = read_json(frozen.study / JOBS / f"{frozen.token}{_ENDED}")
-        return {name: str(document[name]) for name in ("state", "meaning", "reason")}
-    except (CheckError, KeyError, TypeError):
-        return None
-
-
-def _task(frozen: Frozen, state: str, meaning: str, reason: str) -> Task:
-    return Task(token=frozen.token, job=frozen.token, task=None, state=state, meaning=meaning, reason=reason)
-
-
-def _name(frozen: Frozen) -> str:
-    return f"Ray job {frozen.token}"

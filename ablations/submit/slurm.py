@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ablations.cluster import Resources
 from ablations.conduct import close_finished
+from ablations.looks import look
 from ablations.progress import Teller
 from ablations.ready import make_ready
 from ablations.selection import Selection
-from ablations.status import look
 from ablations.study import PLAN, Study, StudyRun, default_path
 from ablations.submit.frozen import JOBS, Frozen, Options, submissions
 from ablations.submit.queued import queued

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ablations.looks import Look
 from ablations.progress import Teller
-from ablations.status import Look
 from ablations.study import Study, StudyRun
 from ablations.submit.frozen import JOBS, Frozen, Mode, Options
 from ablations.submit.snapshot import Snapshot

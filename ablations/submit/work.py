@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from ablations.looks import look
 from ablations.progress import Teller, TrainingBar
-from ablations.status import look
 from ablations.study import Study, StudyRun
 from ablations.submit import holders
 from ablations.submit.closing import close
