@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
@@ -18,14 +17,7 @@ from repro.errors import CheckError, UsageError
 from repro.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
-
-    from repro.data.prepare import Prepared
-    from repro.models.seq2seq import Seq2Seq
-
-FINAL = "final.safetensors"
-"""The trained weights, in the run's checkpoints."""
 
 _LINES_AT_ONCE = 2000
 """Lines that are read, translated and written together: they bound the memory and keep a pipe moving."""
@@ -78,55 +70,9 @@ def _stoppable() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A run's model with its trained weights."""
-
-    config: RunConfig
-    model: Seq2Seq[Any, Any]
-    prepared: Prepared
-    device: torch.device
-
-    @staticmethod
-    def load(path: Path, data_directory: Path | None = None) -> Trained:
-        """The trained model of the run in `path`. Raises CheckError when it is not done or its files are damaged."""
-        run = RunDirectory(path)
-        config = run.config()
-        weights_file = run.checkpoints / FINAL
-        if not weights_file.exists():
-            raise _no_weights(run)
-
-        import torch
-
-        from repro.data.prepare import Prepared
-        from repro.models.build import build_model
-        from repro.training.device import choose_device
-        from repro.training.weights import load_weights
-
-        torch.set_num_threads(config.train.threads)
-        device = choose_device()
-        prepared = Prepared.load_same(data_directory or run.data_directory(), config.data.digest)
-        model = build_model(config.model, prepared.vocabulary().size, 0, device)
-        weights = load_weights(weights_file)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name not in weights or weights[name].shape != parameter.shape:
-                    raise CheckError(f"lacks {name!r} of this model", where=str(weights_file))
-                parameter.copy_(weights[name])
-        model.eval()
-        return Trained(config=config, model=model, prepared=prepared, device=device)
-
-
-def _no_weights(run: RunDirectory) -> CheckError:
-    state = run.status().state
-    if state == "done":
-        what = "is done, but its weights are not here: a published or pulled record has none"
-        return CheckError(what, where=str(run.path), fix="train it again, with `ablate train` or in another study")
-    return CheckError(f"has no trained weights, it is {state}", where=str(run.path), fix="finish it first")
-
-
 def evaluate_here(path: Path, split: str, data_directory: Path | None = None) -> dict[str, Any]:
     """The scores of the run in `path` on `split`, as in its result.json."""
+    from repro.runs.trained import Trained
     from repro.training.counters import Seconds
     from repro.training.evaluation import evaluate
 
@@ -154,6 +100,7 @@ def translate_stream(
     """
     from ablations.probes import weights
     from repro.decoding.translate import translate_lines
+    from repro.runs.trained import Trained
 
     if attention is not None:
         weights.check_name(attention)

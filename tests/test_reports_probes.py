@@ -16,7 +16,6 @@ from ablations.probes.catalogue import LONGEST, PROBES, chosen
 from ablations.probes.documents import write_document
 from ablations.scales import SCALES
 from ablations.selection import choose
-from ablations.single import Trained
 from reports.claims.mechanisms import Judged, judged, load_mechanisms
 from reports.formats import significant
 from reports.pages.mechanisms import render_weights, write_page
@@ -32,6 +31,7 @@ from repro.errors import CheckError
 from repro.files import write_json
 from repro.models.build import build_model
 from repro.probes import layers, longrange
+from repro.runs.trained import Trained
 
 TRANSFORMER = TransformerConfig(n_layers=1, d_model=16, d_ff=24, n_heads=2, max_positions=64)
 MODELS: dict[str, Any] = {

@@ -236,11 +236,11 @@ def decode(
 
 def _work(run: Path, data: Path | None, sentences: int) -> Any:
     """The first `sentences` of the run's test set, with its trained model."""
-    from ablations.single import Trained
     from repro.bench.conversion import refuse_others
     from repro.bench.decode import of_model
     from repro.models.transformer import Transformer
     from repro.runs.directory import RunDirectory
+    from repro.runs.trained import Trained
 
     refuse_others(RunDirectory(run).config().model, str(run))
     trained = Trained.load(run, data)

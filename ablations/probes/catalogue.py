@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ablations.tables import unknown
 
 if TYPE_CHECKING:
-    from ablations.single import Trained
+    from repro.runs.trained import Trained
 
 ALL = "all"
 TABLE = "scaling+positions+mask+baselines"

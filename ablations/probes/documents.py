@@ -99,7 +99,7 @@ def _run(run: StudyRun) -> dict[str, Any]:
 
 
 def _result(probe: Probe, seed: int, runs: Sequence[StudyRun], first: bool, say: Say) -> dict[str, Any]:
-    from ablations.single import Trained
+    from repro.runs.trained import Trained
 
     measured = probe.measured_alone(seed) if first or probe.rows else None
     rows = {}

@@ -10,7 +10,7 @@ from repro.errors import UsageError
 from repro.files import write_json, write_text
 
 if TYPE_CHECKING:
-    from ablations.single import Trained
+    from repro.runs.trained import Trained
 
 MOST = 20
 """Sentences whose weights are written: a page of more would not be read."""

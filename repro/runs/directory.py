@@ -132,6 +132,11 @@ class RunDirectory:
         """The directory of checkpoints and of the final weights."""
         return self.path / "checkpoints"
 
+    @property
+    def weights(self) -> Path:
+        """The file of the trained weights, once the run is done."""
+        return self.checkpoints / "final.safetensors"
+
     def config(self) -> RunConfig:
         """The configuration. Raises CheckError when there is none or when it was changed by hand."""
         return _read_config(self._identity()["config"], self._config_path)

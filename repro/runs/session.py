@@ -252,7 +252,7 @@ class Session:
         self._tell_status()
         test = self._score("test", self._config.decode)
         self._check_mine()
-        checkpoint.save_weights(self._run.checkpoints / "final.safetensors", self._trainer.weights())
+        checkpoint.save_weights(self._run.weights, self._trainer.weights())
         self._run.write_hypotheses("valid", valid.hypotheses)
         self._run.write_hypotheses("test", test.hypotheses)
         self._run.write_result(
