@@ -31,7 +31,7 @@ class Masks:
         self.batch, source, target = src_mask.shape[0], src_mask.shape[1], tgt_in.shape[1]
         self.lengths = {"source": (source, source), "target": (target, target), "cross": (target, source)}
         """Of queries and keys."""
-        self._kept = {"source": src_mask, "cross": src_mask, "target": tgt_in != PAD}
+        self._kept = {"source": src_mask, "target": tgt_in != PAD}
         self._made: dict[tuple[str, bool], Tensor | None] = {}
 
     def positions(self, side: str) -> int:
@@ -44,18 +44,22 @@ class Masks:
 
     def packed(self, side: str, like: Tensor) -> Tensor | None:
         """Broadcast to [batch * n_heads, q_len, padded k_len]; None where all may be seen."""
-        key = (side, True)
+        key = (self._read(side), True)
         if key not in self._made:
-            self._made[key] = self._packed(side, like)
+            self._made[key] = self._packed(key[0], like)
         return self._made[key]
 
     def fused(self, side: str, like: Tensor) -> Tensor | None:
         """[batch, n_heads, 1, k_len]; None where all keys may be seen."""
-        key = (side, False)
+        key = (self._read(side), False)
         if key not in self._made:
-            mask = self._kept[side]
+            mask = self._kept[key[0]]
             self._made[key] = None if bool(mask.all()) else _numbers(mask, like)[:, None, None]
         return self._made[key]
+
+    def _read(self, side: str) -> str:
+        """The side whose pieces are read."""
+        return "source" if side == "cross" else side
 
     def _packed(self, side: str, like: Tensor) -> Tensor | None:
         mask = self._kept[side]
@@ -66,7 +70,8 @@ class Masks:
             return _numbers(functional.pad(mask, (0, room)), like)[None]
         if not room and bool(mask.all()):
             return None
-        return _numbers(functional.pad(mask, (0, room)), like).repeat_interleave(self._n_heads, 0)[:, None]
+        numbers = _numbers(functional.pad(mask, (0, room)), like)
+        return numbers[:, None].expand(-1, self._n_heads, -1).reshape(self.batch * self._n_heads, 1, -1)
 
 
 def _numbers(mask: Tensor, like: Tensor) -> Tensor:
@@ -149,7 +154,8 @@ class Core:
             (self._k,) = self._by_head(kv, k_len, rows, self._keys, d_k)
             (self._v,) = self._by_head(kv, k_len, rows, self._values, d_v)
         scores = _product(self._masks.packed(self._side, q), self._q, self._k.transpose(1, 2), self._scale)
-        self._weights = self._dropped = torch.softmax(scores, -1, out=scores)
+        # Written over its scores it takes three times as long unless the rows are whole registers.
+        self._weights = self._dropped = torch.softmax(scores, -1, out=None if rows % LANES else scores)
         if self._drops:
             mask = self._dropout.mask(q.new_empty(()).expand(scores.shape[0], q_len, k_len))
             assert mask is not None
