@@ -46,8 +46,8 @@ class Scripted(Seq2Seq[list[int], ScriptedState]):
     def output(self) -> Output:
         raise NotImplementedError
 
-    def project(self, hidden: Tensor) -> Tensor:
-        return hidden
+    def projection(self) -> Callable[[Tensor], Tensor]:
+        return lambda hidden: hidden
 
     def encode(self, src: Tensor, src_mask: Tensor) -> list[int]:
         return src[:, 0].tolist()

@@ -19,9 +19,10 @@ from test_beam import plain_beam, rerun
 
 from repro.config import DecodeConfig, TransformerConfig
 from repro.data.pieces import BOS, EOS, PAD
-from repro.decoding.beam import Hypothesis, beam_search
+from repro.decoding.beam import BeamSearch, Hypothesis, beam_search
 from repro.models import linear
 from repro.models.build import build_model
+from repro.models.prepared import PreparedLinear
 from repro.models.seq2seq import Seq2Seq
 
 torch.set_num_threads(1)
@@ -284,6 +285,26 @@ def test_two_searches_give_the_same_bits_in_one_process_and_in_two() -> None:
     assert done.stdout == here + "\n"
 
 
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+def test_batch_after_batch_finds_in_every_bit_what_each_finds_alone(
+    family: str, nothing_is_zero_by_chance: None
+) -> None:
+    """Batches of more, of fewer and of longer sentences than the one before, and after one that failed."""
+    model, rng = build_model(CONFIGS[family], VOCABULARY, 3), random.Random(1)
+    with torch.no_grad():
+        model.output()[0][EOS] = 0.0  # hardly ever the likeliest, so that most meet their cap
+    for config in (DecodeConfig(beam=4, extra_length=20), DecodeConfig(beam=1, extra_length=30)):
+        searcher = BeamSearch(model, config)
+        for count, longest in ((2, 5), (9, 8), (1, 2), (4, 9), (12, 3), (3, 9)):
+            sources = [[rng.randrange(4, VOCABULARY) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+            found = searcher.search(padded(sources))
+            assert found == beam_search(model, padded(sources), config)
+            assert count < 9 or max(hypothesis.length for hypothesis in found) > 14
+            with pytest.raises(ValueError, match="a cap of 0"):
+                searcher.search(padded(sources), [0] * count)
+            assert searcher.search(padded(sources)) == found
+
+
 # -- linear layers in inference mode ----------------------------------------------------------------------------------
 
 SHAPES = [(2048, 64), (4, 512, 64), (2, 4, 256, 64), (0, 64)]
@@ -314,6 +335,20 @@ def test_large_products_of_any_shape_and_type_are_the_product(
             y = linear.linear(x, weight, b, relu=relu)
         assert (y.shape, y.dtype) == (expected.shape, dtype)
         assert torch.allclose(y.double(), expected, rtol=0.0, atol=bound, equal_nan=True)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_a_linear_layer_made_ready_gives_every_bit_of_one_that_is_not(strided: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    weight, bias = torch.randn(96, 64, generator=generator), torch.randn(96, 2, generator=generator)[:, 0]
+    if strided:
+        weight = weight.t().contiguous().t()
+    with torch.inference_mode():
+        for b in (bias, None):
+            ready = PreparedLinear(weight, b)
+            for rows in (1, 2, 150, 200, 201, 700):
+                x = torch.randn(rows, 64, generator=generator)
+                assert torch.equal(ready(x), linear.linear(x, weight, b)), rows
 
 
 def test_a_wide_model_in_double_precision_is_searched() -> None:

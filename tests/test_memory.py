@@ -24,6 +24,7 @@ from repro.config import RunConfig, TrainConfig, TransformerConfig
 from repro.data.batches import collate
 from repro.data.prepared import Prepared
 from repro.decoding import translate
+from repro.decoding.beam import BeamSearch, Hypothesis
 from repro.errors import CheckError, UsageError
 from repro.models.build import build_model
 from repro.runs.execute import execute
@@ -166,21 +167,21 @@ def test_decoding_in_smaller_batches_gives_the_same_lines(corpus: Prepared, monk
     model = build_model(config.model, PIECES, 1, CPU).eval()
     lines, vocabulary = corpus.raw("test", "src"), corpus.vocabulary()
     expected = translate.translate_lines(model, vocabulary, lines, config.decode)
-    search, sizes = translate.beam_search, []
+    search, sizes = BeamSearch.search, []
 
-    def limited(model: Any, src: Tensor, config: Any) -> Any:
+    def limited(self: BeamSearch, src: Tensor) -> list[Hypothesis]:
         if len(src) > 3:
             raise SHORT
         sizes.append(len(src))
-        return search(model, src, config)
+        return search(self, src)
 
-    monkeypatch.setattr(translate, "beam_search", limited)
+    monkeypatch.setattr(BeamSearch, "search", limited)
     found = translate.translate_lines(model, vocabulary, lines, config.decode)
     assert found.lines == expected.lines
     assert sum(sizes) == 16
     assert found.batch_tokens < expected.batch_tokens == config.decode.batch_tokens
 
-    monkeypatch.setattr(translate, "beam_search", lambda *_: (_ for _ in ()).throw(SHORT))
+    monkeypatch.setattr(BeamSearch, "search", lambda *_: (_ for _ in ()).throw(SHORT))
     with pytest.raises(CheckError, match="a single sentence"):
         translate.translate_lines(model, vocabulary, lines, config.decode)
 

@@ -255,7 +255,7 @@ def test_source_keys_are_computed_once_a_sentence_not_once_a_hypothesis() -> Non
         layer.cross.kv.register_forward_hook(lambda *_: calls.append(1))
     model.advance(torch.full((12,), 2), state)
     assert not calls
-    assert state.layers[0].memory_kv[0].shape[0] == 3
+    assert all(len(keys) == len(values) == 3 * model.config.n_heads for keys, values in state.memory)
 
 
 # Initial weights

@@ -15,7 +15,7 @@ from repro.bench.packages import build_system, installed
 from repro.bench.shapes import Shape
 from repro.config import DecodeConfig
 from repro.data.pieces import BOS, EOS, PAD
-from repro.decoding.beam import beam_search
+from repro.decoding.beam import BeamSearch
 from repro.decoding.translate import batches_by_length, padded
 from repro.errors import UsageError
 from repro.models.build import build_model
@@ -92,13 +92,12 @@ class Ours:
     """This project's search, as a run uses it."""
 
     def __init__(self, work: Work) -> None:
-        self._work = work
+        self._work, self._searcher = work, BeamSearch(work.model, work.config)
 
     def translate(self, batch: Sequence[int]) -> list[Pieces]:
         """The best translation of each source of `batch`, without the end mark."""
-        work = self._work
-        caps = [work.cap(batch)] * len(batch)
-        found = beam_search(work.model, padded([work.sources[index] for index in batch]), work.config, caps=caps)
+        caps = [self._work.cap(batch)] * len(batch)
+        found = self._searcher.search(padded([self._work.sources[index] for index in batch]), caps)
         return [hypothesis.ids for hypothesis in found]
 
 

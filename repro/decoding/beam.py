@@ -40,6 +40,10 @@ _BLOCK = 64
 """Neighbouring pieces whose largest logit is looked at before any single one. torch takes the largest of 64 numbers in
 four vector registers; of 80, the last 16 one by one."""
 
+_PER_CHOSEN = 64
+"""Numbers for each one that `topk` is to find from which on torch keeps a heap of the best; fewer it partitions, which
+takes twice as long."""
+
 _ROWS = 128
 """Rows of logits whose softmax is taken at once: large memory that is asked for anew is cleared by the system first."""
 
@@ -66,39 +70,58 @@ class Hypothesis:
 def beam_search(
     model: Seq2Seq[Any, Any], src: Tensor, config: DecodeConfig, *, caps: Sequence[int] | None = None
 ) -> list[Hypothesis]:
-    """The best hypothesis of each row of `src` [batch, src_len] (pieces, the end mark, padding), in order.
+    """`BeamSearch.search` of one batch."""
+    return BeamSearch(model, config).search(src, caps)
 
-    `caps` are the most pieces generated for each row, end mark included; by default the row's own pieces without the
-    end mark plus `config.extra_length`; never more than `model.max_positions`. Padding, unknown piece and start mark
-    are never generated; probabilities are the model's own, not renormalised for that. Of equal candidates the lower
-    slot, then the lower piece wins. The model is put into evaluation mode and back. Raises ValueError for a cap below 1
-    or caps of another number than rows, CheckError when the model's probabilities are not finite.
+
+class BeamSearch:
+    """Beam search of one batch after the other with the same model, whose parameters stay as they are meanwhile.
+
+    What is laid out for a batch, weights and large memory, serves the next one too.
     """
-    if src.shape[0] == 0:
-        return []
-    src_mask = src != PAD
-    if caps is None:
-        limits = src_mask.sum(1) - 1 + config.extra_length
-    else:
-        if len(caps) != src.shape[0]:
-            raise ValueError(f"{len(caps)} caps for {src.shape[0]} rows")
-        limits = torch.tensor(caps, dtype=torch.int64, device=src.device)
-    if model.max_positions is not None:
-        limits = limits.clamp(max=model.max_positions)
-    with torch.inference_mode(), evaluation_mode(model):
-        # All hypotheses begin alike: one a sentence, which the first step spreads over the beam.
-        state = model.start(model.encode(src, src_mask), 1)
-        search = _Search(limits, config)
-        pieces = torch.full_like(limits, BOS)
-        while True:
-            logits = model.project(model.advance(pieces, state)).float()
-            kept, beams, pieces = search.step(logits)
-            del logits  # so that the next ones take their place
-            if kept.numel() == 0:
-                return search.hypotheses()
-            if config.beam > 1 or kept.numel() < limits.numel():
-                state.reorder(kept, beams)
-            limits = limits[kept]
+
+    def __init__(self, model: Seq2Seq[Any, Any], config: DecodeConfig) -> None:
+        self._model, self._config = model, config
+        with torch.inference_mode():
+            self._project = model.projection()
+        self._spent: Any = None
+
+    def search(self, src: Tensor, caps: Sequence[int] | None = None) -> list[Hypothesis]:
+        """The best hypothesis of each row of `src` [batch, src_len] (pieces, the end mark, padding), in order.
+
+        `caps` are the most pieces generated for each row, end mark included; by default the row's own pieces without
+        the end mark plus `config.extra_length`; never more than `model.max_positions`. Padding, unknown piece and start
+        mark are never generated; probabilities are the model's own, not renormalised for that. Of equal candidates the
+        lower slot, then the lower piece wins. The model is put into evaluation mode and back. Raises ValueError for a
+        cap below 1 or caps of another number than rows, CheckError when the model's probabilities are not finite.
+        """
+        if src.shape[0] == 0:
+            return []
+        model, config, src_mask = self._model, self._config, src != PAD
+        if caps is None:
+            limits = src_mask.sum(1) - 1 + config.extra_length
+        else:
+            if len(caps) != src.shape[0]:
+                raise ValueError(f"{len(caps)} caps for {src.shape[0]} rows")
+            limits = torch.tensor(caps, dtype=torch.int64, device=src.device)
+        if model.max_positions is not None:
+            limits = limits.clamp(max=model.max_positions)
+        with torch.inference_mode(), evaluation_mode(model):
+            spent, self._spent = self._spent, None  # a search that fails leaves nothing
+            # All hypotheses begin alike: one a sentence, which the first step spreads over the beam.
+            state = model.begin(model.encode(src, src_mask), spent)
+            search = _Search(limits, config)
+            pieces, sentences = torch.full_like(limits, BOS), limits.numel()
+            while True:
+                logits = self._project(model.advance(pieces, state)).float()
+                kept, beams, pieces = search.step(logits)
+                del logits  # so that the next ones take their place
+                if kept.numel() == 0:
+                    self._spent = state
+                    return search.hypotheses()
+                if config.beam > 1 or kept.numel() < sentences:
+                    state.reorder(kept, beams)
+                sentences = kept.numel()
 
 
 @contextmanager
@@ -155,6 +178,7 @@ class _Search:
         batch, device = limits.numel(), limits.device
         self.beam, self.kind, self.alpha = config.beam, config.length_penalty, config.alpha
         self.length = 0
+        self.rank = torch.arange(2 * self.beam, device=device)  # of continuations, the best first
         # Of the sentences still searched; slots are kept in order, the best first, -inf for none.
         self.sentences = torch.arange(batch, device=device)
         self.limits = limits
@@ -181,8 +205,7 @@ class _Search:
         has_end = self._finish((ends & (totals > -torch.inf))[:, : self.beam], slots, totals)
 
         # At most one continuation of a slot ends, so at least `beam` of twice as many do not.
-        rank = torch.arange(ends.shape[1], device=ends.device)
-        going = torch.where(ends, rank + ends.shape[1], rank).topk(self.beam, 1, largest=False).indices
+        going = torch.where(ends, self.rank + ends.shape[1], self.rank).topk(self.beam, 1, largest=False).indices
         slots, pieces, self.live = slots.gather(1, going), pieces.gather(1, going), totals.gather(1, going)
         self._remember(slots, pieces)
 
@@ -201,9 +224,8 @@ class _Search:
         `ended` [n, beam] marks which of the best continuations end. Returns [n], whether any does. All that end now
         are of one length and in order: the first is the best.
         """
-        has_end = ended.any(1)
-        first = ended.to(torch.int8).argmax(1, keepdim=True)
-        total = totals.gather(1, first).squeeze(1)
+        has_end, first = ended.max(1, keepdim=True)  # of equal ones the first
+        has_end, total = has_end.squeeze(1), totals.gather(1, first).squeeze(1)
         score = total / length_penalty(self.kind, self.length, self.alpha)
         better = has_end & (score > self.best.score)
         self.best.update(better, score, total, slots.gather(1, first).squeeze(1), self.length - 1)
@@ -288,8 +310,8 @@ def best_continuations(logits: Tensor, live: Tensor, count: int) -> tuple[Tensor
     values = found.view(n, -1, block) + offsets.gather(1, slots)[:, :, None]
     overlap = -(vocabulary - _FIRST) % block
     if overlap:  # of the last block with the one before it
-        twice = torch.arange(block, device=logits.device) < overlap
-        values.masked_fill_((numbers == tops.shape[1] - 1)[:, :, None] & twice, -torch.inf)
+        last = (numbers.flatten() == tops.shape[1] - 1).nonzero().squeeze(1)
+        values.view(-1, block)[:, :overlap].index_fill_(0, last, -torch.inf)
     values = values.flatten(1)
     best = _top(values, count)
     which = best // block
@@ -326,7 +348,8 @@ def _top(values: Tensor, count: int) -> Tensor:
     """
     size = values.shape[1]
     if count < size:
-        largest, places = values.topk(count + 1, 1)
+        lacking = max(0, _PER_CHOSEN * (count + 1) - size)
+        largest, places = functional.pad(values, (0, lacking), value=-torch.inf).topk(count + 1, 1)
         if not bool((largest[:, 1:] == largest[:, :-1]).any()):
             return places[:, :count]
     bits = values.view(torch.int32)

@@ -12,7 +12,7 @@ from torch import Tensor
 from repro.config.run import DecodeConfig
 from repro.data.pieces import EOS, PAD, UNK
 from repro.data.text import is_blank
-from repro.decoding.beam import Hypothesis, beam_search
+from repro.decoding.beam import BeamSearch, Hypothesis
 from repro.errors import CheckError
 from repro.models.seq2seq import Seq2Seq
 from repro.shortage import is_shortage, release
@@ -110,9 +110,10 @@ def search_all(
     """
     lengths = [len(source) for source in sources]
     order, start, tokens = _longest_first(lengths), 0, config.batch_tokens
+    searcher = BeamSearch(model, config)
     while start < len(order):
         batch = order[start : start + _size(lengths[order[start]], tokens, config.beam)]
-        found = _searched(model, [sources[index] for index in batch], config, device)
+        found = _searched(searcher, [sources[index] for index in batch], device)
         if found is None:
             release()
             tokens = _halved(len(batch), lengths[batch[0]], config)
@@ -168,11 +169,11 @@ def _halved(sentences: int, longest: int, config: DecodeConfig) -> int:
 
 
 def _searched(
-    model: Seq2Seq[Any, Any], sources: Sequence[Sequence[int]], config: DecodeConfig, device: torch.device | str
+    searcher: BeamSearch, sources: Sequence[Sequence[int]], device: torch.device | str
 ) -> list[Hypothesis] | None:
     """The best hypothesis of each of `sources`; None when memory ran out."""
     try:
-        return beam_search(model, padded(sources).to(device), config)
+        return searcher.search(padded(sources).to(device))
     except (RuntimeError, MemoryError) as error:
         if not is_shortage(error):
             raise

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,23 +14,11 @@ from repro.models.prepared import PreparedLayer, Slots
 if TYPE_CHECKING:
     from repro.models.transformer import DecoderLayer, Memory
 
-_STEPS = 13
-"""Steps that there is room for at first; odd, for sentences a power of two apart would meet in a cache's same lines."""
+_SLOTS = 53
+"""Slots that there is room for at first; odd, for sentences a power of two apart would meet in a cache's same lines."""
 
 _KEYS = 16
 """Fewest keys of a softmax: torch takes fewer one number at a time, which lasts ten times as long."""
-
-
-class LayerCache(NamedTuple):
-    """What one decoder layer attends to besides the pieces generated so far."""
-
-    memory_kv: tuple[Tensor, Tensor]
-    """The memory's keys [sentences, n_heads, d_k, src_len] and values [sentences, n_heads, src_len, d_v]."""
-
-    def views(self) -> tuple[Tensor, Tensor]:
-        """The same as `attend_side_by_side` reads them."""
-        keys, values = self.memory_kv
-        return keys.flatten(0, 1), values.flatten(0, 1)
 
 
 class TransformerState:
@@ -40,53 +27,67 @@ class TransformerState:
     A step's pieces take the next `beam` slots, hypothesis b the b-th of them, and nothing moves when the beam is
     reordered: every hypothesis knows the slots of its own pieces. Only what changes its place among the sentences is
     copied. The beam may change when it is reordered.
+
+    From `spent`, a state of the same layers that is done with, the layers made ready and the room for keys and values
+    are taken over: the system clears large memory whenever it gives it out, page by page.
     """
 
-    def __init__(self, layers: Sequence[DecoderLayer], memory: Memory, beam: int) -> None:
+    def __init__(
+        self, layers: Sequence[DecoderLayer], memory: Memory, beam: int, spent: TransformerState | None = None
+    ) -> None:
         states, mask = memory.states, None if memory.mask is None else memory.mask[:, 0, 0]
         lacking = _KEYS - states.shape[1]
         if lacking > 0:
             mask = states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask
             states, mask = functional.pad(states, (0, 0, 0, lacking)), functional.pad(mask, (0, lacking))
         self.beam, self.position, self.sentences = beam, 0, states.shape[0]
-        self.prepared = [PreparedLayer(layer) for layer in layers]
+        self.prepared: list[PreparedLayer] = spent.prepared if spent else [PreparedLayer(layer) for layer in layers]
         attention = layers[0].attention
-        self._heads, self._d_k = attention.n_heads, attention.d_k
-        pairs = [layer.cross.memory(states) for layer in layers]
-        self._memory = [(k.transpose(2, 3).contiguous(), v.contiguous()) for k, v in pairs]
-        # A layer's keys and values side by side, [sentences, n_heads, slots, d_k + d_v].
-        self._stores = [states.new_empty(self.sentences, self._heads, 0, self._d_k + attention.d_v) for _ in layers]
-        # [sentences, beam, slots] 0 on the slots of a hypothesis's own pieces, -inf on others.
-        self._own = states.new_empty(self.sentences, beam, 0)
-        self._used = 0
-        self._make_room(_STEPS * beam if beam > 1 else _KEYS)
+        self._heads, self._d_k, self._width = attention.n_heads, attention.d_k, attention.d_k + attention.d_v
+        # The memory's keys [layers, sentences, n_heads, d_k, src_len] and values [..., src_len, d_v].
+        keys, values = zip(*(layer.cross.memory(states) for layer in layers), strict=True)
+        self._keys, self._values = torch.stack([k.transpose(2, 3) for k in keys]), torch.stack(values)
         # [sentences, src_len] 0 on real pieces, the lowest number on padding; None where there is none.
         self._padding: Tensor | None = None
         if mask is not None:
             lowest = torch.finfo(states.dtype).min
             self._padding = torch.zeros_like(mask, dtype=states.dtype).masked_fill_(~mask, lowest)
-        self._settle()
+        self._used = 0
+        # Room [layers, numbers] for the keys and values of generated pieces and, in it, these side by side,
+        # [layers, sentences, n_heads, slots, d_k + d_v].
+        self._block: Tensor = spent._block if spent else states.new_empty(len(layers), 0)
+        self._store = states.new_empty(len(layers), self.sentences, self._heads, 0, self._width)
+        # [sentences, beam, slots] 0 on the slots of a hypothesis's own pieces, -inf on others.
+        self._own = states.new_empty(self.sentences, beam, 0)
+        self._diagonal = _diagonal(states, beam)
+        self._make_room(_SLOTS)
 
     def _make_room(self, slots: int) -> None:
-        """Room for `slots` slots, at least those that a softmax takes at once; of these none is ever unwritten."""
-        slots, used, own = max(slots, _KEYS), self._used, self._own
-        for layer, store in enumerate(self._stores):
-            roomier = store.new_empty(self.sentences, self._heads, slots, store.shape[3])
-            roomier[:, :, :used] = store[: self.sentences, :, :used]
-            roomier[:, :, used:_KEYS] = 0.0
-            self._stores[layer] = roomier
-        self._own = own.new_full((*own.shape[:2], slots), -torch.inf)
+        """Room for `slots` slots, or one more: an odd number. Those that a softmax takes at least are all written."""
+        room, slot = slots | 1, self.sentences * self._heads * self._width
+        used, own, written = self._used, self._own, self._store
+        if self._block.shape[1] < room * slot:
+            self._block = own.new_empty(len(written), room * slot * 5 // 4)  # a batch a little larger fits as well
+        self._store = self._block[:, : room * slot].view(-1, self.sentences, self._heads, room, self._width)
+        for part, before in zip(self._store, written, strict=True):
+            part[:, :, :used] = before[: self.sentences, :, :used].clone()  # both may lie in the same memory
+            part[:, :, used:_KEYS] = 0.0
+        self._own = own.new_full((*own.shape[:2], room), -torch.inf)
         self._own[..., :used] = own[..., :used]
-        self._diagonal = own.new_full((self.beam, self.beam), -torch.inf).fill_diagonal_(0.0)
+        self._settle()
 
     def _settle(self) -> None:
-        """Note what follows from which sentences there are."""
-        n, heads = self.sentences, self._heads
-        self.layers = [LayerCache((keys[:n], values[:n])) for keys, values in self._memory]
+        """Note what follows from which sentences and slots there are."""
+        n, heads, d_k = self.sentences, self._heads, self._d_k
+        keys, values, store = (part[:, :n].flatten(1, 2) for part in (self._keys, self._values, self._store))
+        self.memory = list(zip(keys, values, strict=True))
+        """Of each layer what attention to the memory reads: keys [sentences * n_heads, d_k, src_len] and values
+        [sentences * n_heads, src_len, d_v]."""
         self.padding_scores = None
         """What attention to the memory adds to its scores, [sentences * n_heads, 1, src_len]; None: nothing."""
         if self._padding is not None:
             self.padding_scores = self._padding[:, None].expand(n, heads, -1).reshape(n * heads, 1, -1)
+        self._slots = [Slots(part, part[..., :d_k].transpose(1, 2), part[..., d_k:]) for part in store]
 
     def enter(self, pieces: Tensor) -> Tensor:
         """`pieces` [sentences * beam] as the layers have them, [beam * sentences]."""
@@ -98,13 +99,13 @@ class TransformerState:
 
     def open_slots(self) -> list[Slots]:
         """For each layer the slots of the next pieces, and all up to them."""
-        used, end = self._used, self._used + self.beam
+        used, beam, end = self._used, self.beam, self._used + self.beam
         if end > self._own.shape[2]:
-            self._make_room(2 * self._own.shape[2] + self.beam)
-        stores, seen = [store[: self.sentences].flatten(0, 1) for store in self._stores], max(end, _KEYS)
+            self._make_room(end + end // 2)
+        seen = max(end, _KEYS)
         return [
-            Slots(store[:, used:end], store[:, :seen, : self._d_k].transpose(1, 2), store[:, :seen, self._d_k :])
-            for store in stores
+            Slots(into.narrow(1, used, beam), keys.narrow(2, 0, seen), values.narrow(1, 0, seen))
+            for into, keys, values in self._slots
         ]
 
     def grow(self) -> Tensor | None:
@@ -121,21 +122,23 @@ class TransformerState:
         kept, beam = beams.shape
         rows = (sentences[:, None] * self.beam + beams).flatten()
         self._own = self._own.flatten(0, 1).index_select(0, rows).view(kept, beam, -1)
-        moved = (sentences != torch.arange(kept, device=sentences.device)).nonzero().squeeze(1)
-        if kept < self.sentences or moved.numel() > 0:
-            self._keep(sentences, moved)
         if beam != self.beam:
-            self.beam = beam
-            self._make_room(self._used + _STEPS * beam)
-
-    def _keep(self, sentences: Tensor, moved: Tensor) -> None:
-        """Keep `sentences` [n], of which those at the places `moved` had others."""
-        if moved.numel() > 0:
-            came_from = sentences[moved]
-            stored = [store[:, :, : self._used] for store in self._stores]
-            for part in (*itertools.chain(*self._memory), *stored):
-                part.index_copy_(0, moved, part.index_select(0, came_from))
+            self.beam, self._diagonal = beam, _diagonal(self._own, beam)
+        moved = (sentences != torch.arange(kept, device=sentences.device)).nonzero().squeeze(1)
+        if kept == self.sentences and moved.numel() == 0:
+            return
+        # Few move. Their places and where they come from as numbers: torch's own indexing copies one number at a time.
+        places, came_from = moved.tolist(), sentences[moved].tolist()
+        for part in (self._keys, self._values, self._store[:, :, :, : self._used]):
+            taken = [part[:, sentence].clone() for sentence in came_from]
+            for place, sentence in zip(places, taken, strict=True):
+                part[:, place] = sentence
         if self._padding is not None:
             self._padding = self._padding.index_select(0, sentences)
-        self.sentences = sentences.numel()
+        self.sentences = kept
         self._settle()
+
+
+def _diagonal(like: Tensor, beam: int) -> Tensor:
+    """[beam, beam] 0 on the diagonal, -inf elsewhere."""
+    return like.new_full((beam, beam), -torch.inf).fill_diagonal_(0.0)

@@ -33,18 +33,19 @@ class Slots(NamedTuple):
 
 
 class PreparedLinear:
-    """`linear.linear` with one weight and bias; the choice of the library is made once."""
+    """`linear.linear` with one weight and bias, in inference mode; the library is chosen, and its layout made, once."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight, self._bias = weight, bias
         single = weight.device.type == "cpu" and weight.dtype == torch.float32
         onednn = single and products.library() == "onednn"
         self._worth = linear.WORTH / weight.numel() if onednn else math.inf
+        self._packed = products.packed(weight, bias) if onednn else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, d_out] of `x` [rows, d_in]."""
-        if x.shape[0] >= self._worth:
-            return products.linear(x, self._weight, self._bias)
+        if self._packed is not None and x.shape[0] >= self._worth:
+            return self._packed(x)
         return functional.linear(x, self._weight, self._bias)
 
 

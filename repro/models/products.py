@@ -7,6 +7,7 @@ its kernels for what the processor has: twice as fast where that is AVX-512 from
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
     else:
         y = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
     return y.relu_() if relu else y  # oneDNN's own, taken along with the product, makes zero of what is not a number
+
+
+def packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """`linear` with this `weight` and `bias` by oneDNN, which lays the weight out at every call; here once for all."""
+    kernel, laid_out = _kernel(), torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+    bias = None if bias is None else bias.contiguous()
+    return lambda x: kernel(x, laid_out, bias, "none", [], None)
 
 
 def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:

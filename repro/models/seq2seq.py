@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from repro.models.dropout import RandomSource
 from repro.models.linear import linear
+from repro.models.prepared import PreparedLinear
 
 MemoryT = TypeVar("MemoryT")
 """What an encoder hands to its decoder; each family has its own."""
@@ -75,9 +77,20 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
         """Logits [..., vocabulary] of hidden states [..., d_out]."""
         return linear(hidden, *self.output())
 
+    def projection(self) -> Callable[[Tensor], Tensor]:
+        """`project` for many calls on [rows, d_out] in inference mode, while no parameter changes."""
+        return PreparedLinear(*self.output())
+
     @abstractmethod
     def start(self, memory: MemoryT, beam: int) -> StateT:
         """The state before the first piece, for `beam` hypotheses a sentence. Work on the source is done once here."""
+
+    def begin(self, memory: MemoryT, spent: StateT | None) -> StateT:  # noqa: ARG002 - a family may use it
+        """`start` for one hypothesis a sentence; `spent` is the state of an earlier search that is done with, if any.
+
+        A family whose state is costly to set up takes over from it what it can; no parameter has changed since.
+        """
+        return self.start(memory, 1)
 
     @abstractmethod
     def advance(self, pieces: Tensor, state: StateT) -> Tensor:

@@ -208,6 +208,11 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
         with torch.no_grad():
             return TransformerState(list(self.decoder), memory, beam)  # type: ignore[arg-type]
 
+    def begin(self, memory: Memory, spent: TransformerState | None) -> TransformerState:
+        """`start` for one hypothesis a sentence, with the layers made ready and the room of `spent`."""
+        with torch.no_grad():
+            return TransformerState(list(self.decoder), memory, 1, spent)  # type: ignore[arg-type]
+
     def advance(self, pieces: Tensor, state: TransformerState) -> Tensor:
         """Hidden states [sentences * beam, d_model] after one more piece `pieces` [sentences * beam] each.
 
@@ -215,22 +220,25 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
         memory and, each through its ancestry, on one store of the generated pieces' keys and values.
         """
         with torch.no_grad():
-            x = self._embed(state.enter(pieces)[:, None], self.tgt_positions, state.position).squeeze(1)
+            x = self._vectors(state.enter(pieces)[:, None], self.tgt_positions, state.position).squeeze(1)
             slots, scores = state.open_slots(), state.grow()
-            for layer, own, cache in zip(state.prepared, slots, state.layers, strict=True):
-                x = layer.advance(x, own, scores, cache.views(), state.padding_scores)
+            for layer, own, memory in zip(state.prepared, slots, state.memory, strict=True):
+                x = layer.advance(x, own, scores, memory, state.padding_scores)
             x = state.leave(x)
             return x if self.decoder_norm is None else self.decoder_norm(x)
 
-    def _embed(
+    def _embed(self, pieces: Tensor, positions: SinusoidalPositions | LearnedPositions | None) -> Tensor:
+        """`_vectors` from the first position on, with dropout."""
+        dropped: Tensor = self.embedding_dropout(self._vectors(pieces, positions))
+        return dropped
+
+    def _vectors(
         self, pieces: Tensor, positions: SinusoidalPositions | LearnedPositions | None, start: int = 0
     ) -> Tensor:
         """[batch, length, d_model] for `pieces` [batch, length] at positions start .. start + length - 1."""
         vectors = functional.embedding(pieces, self.embedding)
         scale = math.sqrt(self.config.d_model)
-        x = vectors * scale if positions is None else torch.add(positions(vectors, start), vectors, alpha=scale)
-        dropped: Tensor = self.embedding_dropout(x)
-        return dropped
+        return vectors * scale if positions is None else torch.add(positions(vectors, start), vectors, alpha=scale)
 
 
 def _glorot(matrix: Tensor, generator: torch.Generator) -> None:
