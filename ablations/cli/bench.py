@@ -98,8 +98,9 @@ def train(
             tell = status.update if console.is_terminal and not as_json else (lambda _: None)
             documents.append(measure(device=device, rounds=rounds, tell=tell))
         if not as_json:
+            options.print_line(console, _title(documents[-1]))
             console.print(_train_table(documents[-1]))
-            console.print(_parts(documents[-1]), highlight=False)
+            options.print_line(console, _parts(documents[-1]))
     if as_json:
         options.print_json({"shapes": documents})
     return 0
@@ -154,14 +155,18 @@ def growth(
     if as_json:
         options.print_json(document)
     else:
+        options.print_line(console, _growth_title(document))
         console.print(_growth_table(document))
         console.print(_powers_table(document))
     return 0
 
 
+def _growth_title(document: dict[str, Any]) -> str:
+    return f"{document['shape']} on {document['device']}, {document['precision']}, {document['rounds']} rounds"
+
+
 def _growth_table(document: dict[str, Any]) -> Any:
-    title = f"{document['shape']} on {document['device']}, {document['precision']}, {document['rounds']} rounds"
-    grid = _grid("grown", "size", "µs a token", "GFLOP/s", "cost", "FLOPs", title=title)
+    grid = _grid("grown", "size", "µs a token", "GFLOP/s", "cost", "FLOPs")
     for grown in document["dimensions"]:
         for entry in grown["sizes"]:
             grid.add_row(
@@ -227,7 +232,7 @@ def decode(
             tell = status.update if console.is_terminal and not as_json else (lambda _: None)
             documents.append(measure(work, systems, rounds=rounds, tell=tell))
         if not as_json:
-            console.print(_decode_title(documents[-1]), highlight=False, markup=False)
+            options.print_line(console, _decode_title(documents[-1]))
             console.print(_decode_table(documents[-1]))
     if as_json:
         options.print_json({"works": documents})
@@ -268,11 +273,11 @@ def _decode_table(document: dict[str, Any]) -> Any:
     return grid
 
 
-def _grid(first: str, *numbers: str, title: str | None = None) -> Any:
+def _grid(first: str, *numbers: str) -> Any:
     """An empty table: a column of words, then columns of numbers."""
     from rich.table import Table
 
-    grid = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    grid = Table(box=None, pad_edge=False, header_style="bold")
     grid.add_column(first, no_wrap=True)
     for name in numbers:
         grid.add_column(name, justify="right", no_wrap=True)
@@ -284,7 +289,7 @@ def _names(text: str) -> list[str]:
 
 
 def _train_table(document: dict[str, Any]) -> Any:
-    grid = _grid("system", "tokens/s", "ms a step", "slower", "of products", "MFU", title=_title(document))
+    grid = _grid("system", "tokens/s", "ms a step", "slower", "of products", "MFU")
     for entry in document["systems"]:
         grid.add_row(
             entry["system"],

@@ -86,3 +86,8 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(emoji=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print `text` as it is, in one line however narrow the terminal."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
