@@ -7,6 +7,7 @@ import itertools
 import random
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ WIDTHS: tuple[dict[str, Any], ...] = ({}, {"d_k": 3, "d_v": 5}, {"d_k": 7, "d_v"
 OPTIONS = list(
     itertools.product(("post", "pre"), ("sinusoidal", "learned", "none"), WIDTHS, *itertools.repeat((True, False), 3))
 )
+EVERY = {**CONFIGS, **FAMILIES}
+"""Every family, and the options of some that change what its state holds."""
 Model = Seq2Seq[Any, Any]
 
 
@@ -187,10 +190,10 @@ def test_a_model_with_dropout_that_was_training_is_searched_without() -> None:
     assert model.training
 
 
-@pytest.mark.parametrize("family", sorted(CONFIGS))
+@pytest.mark.parametrize("family", sorted(EVERY))
 def test_a_state_of_one_hypothesis_a_sentence_is_spread_over_a_beam(family: str) -> None:
     """After one piece, as a search does it, and after more than a first stretch of the cache holds."""
-    model = build_model(CONFIGS[family], VOCABULARY, 3).eval()
+    model = build_model(EVERY[family], VOCABULARY, 3).eval()
     for steps, beam in ((1, 4), (21, 3)):
         with torch.inference_mode():
             followed = Followed(model, [[5, 6, 7], [8], [9, 10]], 1, random.Random(steps))
@@ -207,9 +210,9 @@ def test_a_state_of_one_hypothesis_a_sentence_is_spread_over_a_beam(family: str)
 # -- every family -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", sorted(CONFIGS))
+@pytest.mark.parametrize("family", sorted(EVERY))
 def test_every_family_follows_leaving_and_reordered_sentences(family: str) -> None:
-    model = build_model(CONFIGS[family], VOCABULARY, 3)
+    model = build_model(EVERY[family], VOCABULARY, 3)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.0 if family.startswith("convs2s") else 2.0)
@@ -285,12 +288,12 @@ def test_two_searches_give_the_same_bits_in_one_process_and_in_two() -> None:
     assert done.stdout == here + "\n"
 
 
-@pytest.mark.parametrize("family", sorted(CONFIGS))
+@pytest.mark.parametrize("family", sorted(EVERY))
 def test_batch_after_batch_finds_in_every_bit_what_each_finds_alone(
     family: str, nothing_is_zero_by_chance: None
 ) -> None:
     """Batches of more, of fewer and of longer sentences than the one before, and after one that failed."""
-    model, rng = build_model(CONFIGS[family], VOCABULARY, 3), random.Random(1)
+    model, rng = build_model(EVERY[family], VOCABULARY, 3), random.Random(1)
     with torch.no_grad():
         model.output()[0][EOS] = 0.0  # hardly ever the likeliest, so that most meet their cap
     for config in (DecodeConfig(beam=4, extra_length=20), DecodeConfig(beam=1, extra_length=30)):
@@ -303,6 +306,38 @@ def test_batch_after_batch_finds_in_every_bit_what_each_finds_alone(
             with pytest.raises(ValueError, match="a cap of 0"):
                 searcher.search(padded(sources), [0] * count)
             assert searcher.search(padded(sources)) == found
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_what_kept_memory_holds_is_never_read(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rng, config = transformer(11), random.Random(beam), DecodeConfig(beam=beam, extra_length=20)
+    batches = [padded(drawn_sources(rng, count, longest)) for count, longest in ((9, 8), (2, 19), (14, 3), (1, 1))]
+    expected = [beam_search(model, src, config) for src in batches]
+    assert len({hypothesis.length for found in expected for hypothesis in found}) >= 4
+    reserve = model.reserve()
+    monkeypatch.setattr(model, "reserve", lambda: reserve)
+    searcher = BeamSearch(model, config)
+    for src, alone in zip(batches, expected, strict=True):
+        with torch.inference_mode():
+            reserve.memory(2**17, torch.empty(0)).fill_(torch.nan)
+        assert searcher.search(src) == alone
+
+
+@pytest.mark.parametrize("family", sorted(EVERY))
+def test_no_state_of_a_search_outlives_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, states = build_model(EVERY[family], VOCABULARY, 3), []
+    begin = model.begin
+
+    def watched(*arguments: Any) -> Any:
+        state = begin(*arguments)
+        states.append(weakref.ref(state))
+        return state
+
+    monkeypatch.setattr(model, "begin", watched)
+    searcher = BeamSearch(model, DecodeConfig(beam=2))
+    for sources in ([[5, 6, 7], [8]], [[9]]):
+        searcher.search(padded(sources))
+        assert states.pop()() is None
 
 
 # -- linear layers in inference mode ----------------------------------------------------------------------------------
@@ -338,16 +373,17 @@ def test_large_products_of_any_shape_and_type_are_the_product(
 
 
 @pytest.mark.parametrize("strided", [False, True])
-def test_a_linear_layer_made_ready_gives_every_bit_of_one_that_is_not(strided: bool) -> None:
+@pytest.mark.parametrize(("d_out", "d_in"), [(96, 64), (4000, 512)])
+def test_a_linear_layer_made_ready_gives_every_bit_of_one_that_is_not(d_out: int, d_in: int, strided: bool) -> None:
     generator = torch.Generator().manual_seed(2)
-    weight, bias = torch.randn(96, 64, generator=generator), torch.randn(96, 2, generator=generator)[:, 0]
+    weight, bias = torch.randn(d_out, d_in, generator=generator), torch.randn(d_out, 2, generator=generator)[:, 0]
     if strided:
         weight = weight.t().contiguous().t()
     with torch.inference_mode():
         for b in (bias, None):
             ready = PreparedLinear(weight, b)
             for rows in (1, 2, 150, 200, 201, 700):
-                x = torch.randn(rows, 64, generator=generator)
+                x = torch.randn(rows, d_in, generator=generator)
                 assert torch.equal(ready(x), linear.linear(x, weight, b)), rows
 
 
@@ -359,3 +395,15 @@ def test_a_wide_model_in_double_precision_is_searched() -> None:
     together = beam_search(model, padded(sources), DecodeConfig(extra_length=1))[0]
     assert together.ids == alone.ids
     assert together.score == pytest.approx(alone.score, abs=1e-6)
+
+
+def test_a_wide_model_is_searched_under_autocast() -> None:
+    model = transformer(10, d_model=64)
+    src = padded([[5 + number % 20] * (1 + number % 5) for number in range(300)])
+    assert linear.WORTH < 300 * 64 * 64
+    expected = beam_search(model, src, DecodeConfig(beam=1), caps=[1] * 300)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = beam_search(model, src, DecodeConfig(beam=1), caps=[1] * 300)
+    scores = [[hypothesis.log_probability for hypothesis in of] for of in (found, expected)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.1)
+    assert scores[0] != scores[1]

@@ -84,7 +84,7 @@ class BeamSearch:
         self._model, self._config = model, config
         with torch.inference_mode():
             self._project = model.projection()
-        self._spent: Any = None
+        self._reserve: Any = None
 
     def search(self, src: Tensor, caps: Sequence[int] | None = None) -> list[Hypothesis]:
         """The best hypothesis of each row of `src` [batch, src_len] (pieces, the end mark, padding), in order.
@@ -107,9 +107,9 @@ class BeamSearch:
         if model.max_positions is not None:
             limits = limits.clamp(max=model.max_positions)
         with torch.inference_mode(), evaluation_mode(model):
-            spent, self._spent = self._spent, None  # a search that fails leaves nothing
+            reserve, self._reserve = self._reserve or model.reserve(), None  # a search that fails leaves nothing
             # All hypotheses begin alike: one a sentence, which the first step spreads over the beam.
-            state = model.begin(model.encode(src, src_mask), spent)
+            state = model.begin(model.encode(src, src_mask), reserve)
             search = _Search(limits, config)
             pieces, sentences = torch.full_like(limits, BOS), limits.numel()
             while True:
@@ -117,7 +117,7 @@ class BeamSearch:
                 kept, beams, pieces = search.step(logits)
                 del logits  # so that the next ones take their place
                 if kept.numel() == 0:
-                    self._spent = state
+                    self._reserve = reserve
                     return search.hypotheses()
                 if config.beam > 1 or kept.numel() < sentences:
                     state.reorder(kept, beams)

@@ -106,7 +106,8 @@ def search_all(
 
     Yields the index into `sources` and the best hypothesis of every sentence once, in the order of the batches. Where
     memory runs out, batches are halved from there on, which changes no result; `smaller` is then told what stands in
-    for `config.batch_tokens`. Raises CheckError when a single sentence does not fit.
+    for `config.batch_tokens`. The model's parameters stay as they are until the last is found. Raises CheckError when a
+    single sentence does not fit.
     """
     lengths = [len(source) for source in sources]
     order, start, tokens = _longest_first(lengths), 0, config.batch_tokens

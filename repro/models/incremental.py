@@ -21,6 +21,24 @@ _KEYS = 16
 """Fewest keys of a softmax: torch takes fewer one number at a time, which lasts ten times as long."""
 
 
+class Reserve:
+    """What one search has of the one before it: the layers made ready, and the memory for keys and values.
+
+    The system clears large memory whenever it gives it out, page by page.
+    """
+
+    def __init__(self, layers: Sequence[DecoderLayer]) -> None:
+        self.prepared = [PreparedLayer(layer) for layer in layers]
+        self._block: Tensor | None = None
+
+    def memory(self, numbers: int, like: Tensor) -> Tensor:
+        """[layers, numbers] of `like`'s kind, which may hold anything; also what was given out before, if it fits."""
+        if self._block is None or self._block.shape[1] < numbers:
+            self._block = None  # given back first, unless it is in use
+            self._block = like.new_empty(len(self.prepared), numbers * 5 // 4)  # a batch a little larger fits as well
+        return self._block[:, :numbers]
+
+
 class TransformerState:
     """Where incremental decoding stands, for `sentences` x `beam` hypotheses.
 
@@ -28,12 +46,11 @@ class TransformerState:
     reordered: every hypothesis knows the slots of its own pieces. Only what changes its place among the sentences is
     copied. The beam may change when it is reordered.
 
-    From `spent`, a state of the same layers that is done with, the layers made ready and the room for keys and values
-    are taken over: the system clears large memory whenever it gives it out, page by page.
+    `reserve` is of the same layers, and of no other state that still goes on.
     """
 
     def __init__(
-        self, layers: Sequence[DecoderLayer], memory: Memory, beam: int, spent: TransformerState | None = None
+        self, layers: Sequence[DecoderLayer], memory: Memory, beam: int, reserve: Reserve | None = None
     ) -> None:
         states, mask = memory.states, None if memory.mask is None else memory.mask[:, 0, 0]
         lacking = _KEYS - states.shape[1]
@@ -41,7 +58,8 @@ class TransformerState:
             mask = states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask
             states, mask = functional.pad(states, (0, 0, 0, lacking)), functional.pad(mask, (0, lacking))
         self.beam, self.position, self.sentences = beam, 0, states.shape[0]
-        self.prepared: list[PreparedLayer] = spent.prepared if spent else [PreparedLayer(layer) for layer in layers]
+        self._reserve = reserve or Reserve(layers)
+        self.prepared = self._reserve.prepared
         attention = layers[0].attention
         self._heads, self._d_k, self._width = attention.n_heads, attention.d_k, attention.d_k + attention.d_v
         # The memory's keys [layers, sentences, n_heads, d_k, src_len] and values [..., src_len, d_v].
@@ -53,9 +71,7 @@ class TransformerState:
             lowest = torch.finfo(states.dtype).min
             self._padding = torch.zeros_like(mask, dtype=states.dtype).masked_fill_(~mask, lowest)
         self._used = 0
-        # Room [layers, numbers] for the keys and values of generated pieces and, in it, these side by side,
-        # [layers, sentences, n_heads, slots, d_k + d_v].
-        self._block: Tensor = spent._block if spent else states.new_empty(len(layers), 0)
+        # Keys and values of generated pieces side by side, [layers, sentences, n_heads, slots, d_k + d_v].
         self._store = states.new_empty(len(layers), self.sentences, self._heads, 0, self._width)
         # [sentences, beam, slots] 0 on the slots of a hypothesis's own pieces, -inf on others.
         self._own = states.new_empty(self.sentences, beam, 0)
@@ -66,9 +82,8 @@ class TransformerState:
         """Room for `slots` slots, or one more: an odd number. Those that a softmax takes at least are all written."""
         room, slot = slots | 1, self.sentences * self._heads * self._width
         used, own, written = self._used, self._own, self._store
-        if self._block.shape[1] < room * slot:
-            self._block = own.new_empty(len(written), room * slot * 5 // 4)  # a batch a little larger fits as well
-        self._store = self._block[:, : room * slot].view(-1, self.sentences, self._heads, room, self._width)
+        memory = self._reserve.memory(room * slot, own)
+        self._store = memory.view(-1, self.sentences, self._heads, room, self._width)
         for part, before in zip(self._store, written, strict=True):
             part[:, :, :used] = before[: self.sentences, :, :used].clone()  # both may lie in the same memory
             part[:, :, used:_KEYS] = 0.0

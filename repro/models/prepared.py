@@ -1,8 +1,8 @@
 """A decoder layer made ready for one piece after another.
 
 A step of a search meets few rows and many operators, so what an operator costs to call counts as much as what it
-computes. Weights are laid out once a search: a head's query, key and value side by side, so that attention reads and
-stores them without a copy.
+computes. Weights are laid out once for one search after the other: a head's query, key and value side by side, so that
+attention reads and stores them without a copy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PreparedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, d_out] of `x` [rows, d_in]."""
-        if self._packed is not None and x.shape[0] >= self._worth:
+        if self._packed is not None and x.shape[0] >= self._worth and x.dtype == torch.float32:  # autocast's is not
             return self._packed(x)
         return functional.linear(x, self._weight, self._bias)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -85,11 +85,13 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
     def start(self, memory: MemoryT, beam: int) -> StateT:
         """The state before the first piece, for `beam` hypotheses a sentence. Work on the source is done once here."""
 
-    def begin(self, memory: MemoryT, spent: StateT | None) -> StateT:  # noqa: ARG002 - a family may use it
-        """`start` for one hypothesis a sentence; `spent` is the state of an earlier search that is done with, if any.
+    def reserve(self) -> Any:
+        """What one search after the other uses, while no parameter changes, where the family's state is costly to set
+        up; otherwise None."""
+        return None
 
-        A family whose state is costly to set up takes over from it what it can; no parameter has changed since.
-        """
+    def begin(self, memory: MemoryT, reserve: Any) -> StateT:  # noqa: ARG002 - a family may use it
+        """`start` for one hypothesis a sentence, with this model's `reserve`, which no search uses any more."""
         return self.start(memory, 1)
 
     @abstractmethod

@@ -14,7 +14,7 @@ from repro.data.pieces import PAD
 from repro.models import fused
 from repro.models.attention import CrossAttention, SelfAttention, key_mask
 from repro.models.dropout import Dropout, RandomSource
-from repro.models.incremental import TransformerState
+from repro.models.incremental import Reserve, TransformerState
 from repro.models.linear import Linear
 from repro.models.positions import LearnedPositions, SinusoidalPositions, build_positions
 from repro.models.seq2seq import Output, Seq2Seq
@@ -208,10 +208,15 @@ class Transformer(Seq2Seq[Memory, TransformerState]):
         with torch.no_grad():
             return TransformerState(list(self.decoder), memory, beam)  # type: ignore[arg-type]
 
-    def begin(self, memory: Memory, spent: TransformerState | None) -> TransformerState:
-        """`start` for one hypothesis a sentence, with the layers made ready and the room of `spent`."""
+    def reserve(self) -> Reserve:
+        """The layers made ready, and memory for keys and values."""
         with torch.no_grad():
-            return TransformerState(list(self.decoder), memory, 1, spent)  # type: ignore[arg-type]
+            return Reserve(list(self.decoder))  # type: ignore[arg-type]
+
+    def begin(self, memory: Memory, reserve: Reserve) -> TransformerState:
+        """`start` for one hypothesis a sentence, with what is in `reserve`."""
+        with torch.no_grad():
+            return TransformerState(list(self.decoder), memory, 1, reserve)  # type: ignore[arg-type]
 
     def advance(self, pieces: Tensor, state: TransformerState) -> Tensor:
         """Hidden states [sentences * beam, d_model] after one more piece `pieces` [sentences * beam] each.
