@@ -67,16 +67,19 @@ def choose(
     scale: str,
     *,
     only: Iterable[str] | None = None,
+    skip: Iterable[str] = (),
     settings: Iterable[str] = (),
     profile: str | None = None,
 ) -> Selection:
-    """The rows of `table` (those in `only`) at `scale`, the base changed by `profile`, then by `settings` first.
+    """The rows of `table` (those in `only`, less those in `skip`) at `scale`.
+
+    The base is changed by `profile`, then by `settings`.
 
     Raises UsageError for an unknown table, scale, variant, profile or key, and for a row that cannot be built.
     """
     name = table_name(table)
     place, texts, base = choose_base(name, scale, settings, profile)
-    rows = rows_of(base, select(name, only))
+    rows = rows_of(base, select(name, only, skip))
     return Selection(table=name, scale=place, settings=texts, base=base, rows=rows, profile=profile)
 
 

@@ -245,19 +245,23 @@ def table_of(variant: str) -> str:
     raise unknown("variant", variant, known, where="--variant")
 
 
-def select(table: str, only: Iterable[str] | None) -> tuple[Variant, ...]:
-    """The rows of `table` that are named in `only` (all when None), in the table's order. Raises UsageError."""
+def select(table: str, only: Iterable[str] | None, skip: Iterable[str] = ()) -> tuple[Variant, ...]:
+    """The rows of `table` that are named in `only` (all when None) and not in `skip`, in the table's order.
+
+    Raises UsageError for a name that is no row, and when none is left.
+    """
     rows = variants_of(table)
-    if only is None:
-        return rows
-    wanted = list(only)
     known = [variant.id for variant in rows]
-    for id in wanted:
+    wanted, unwanted = known if only is None else list(only), list(skip)
+    for id in (*wanted, *unwanted):
         if id not in known:
             raise unknown("variant", id, known, where=f"table {table}")
     if not wanted:
         raise UsageError("no variant is named", where="--only", fix="known: " + ", ".join(known))
-    return tuple(variant for variant in rows if variant.id in wanted)
+    left = tuple(variant for variant in rows if variant.id in wanted and variant.id not in unwanted)
+    if not left:
+        raise UsageError("no row is left", where="--skip", fix="skip fewer")
+    return left
 
 
 def unknown(noun: str, name: str, known: Iterable[str], where: str = "") -> UsageError:

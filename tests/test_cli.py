@@ -105,6 +105,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(tmp_path: Path, arguments
         ("plan table3 --scale smoke --seeds 0", 2, ["--seeds"]),
         ("plan table3 --scale smoke --seeds two", 2, ["--seeds"]),
         ("plan table3 --scale smoke --nope", 2, ["--nope"]),
+        ("plan table3 --scale smoke --skip bigg", 2, ["bigg", "big"]),
         ("plan table3 --scale smoke --set data.corpus=smokey", 2, ["smokey", "smoke"]),
         ("status nowhere", 3, ["nowhere", "no study here"]),
         ("report nowhere", 3, ["nowhere", "no study here"]),

@@ -176,3 +176,16 @@ def test_labels_and_seeds_stand_in_every_rows_configuration() -> None:
     assert (row.config.variant, row.config.table, row.config.scale) == ("A.h16", "table3", "smoke")
     assert row.with_seed(7).seed == 7
     assert row.with_seed(7) == replace(row.config, seed=7)
+
+
+def test_rows_can_be_left_out_by_name() -> None:
+    all_rows = [row.variant.id for row in choose("table3+positions", "smoke").rows]
+    left = [row.variant.id for row in choose("table3+positions", "smoke", skip=["big", "A.h32"]).rows]
+    assert left == [id for id in all_rows if id not in ("big", "A.h32")]
+    assert [row.variant.id for row in choose("table3", "smoke", only=["base", "big"], skip=["big"]).rows] == ["base"]
+
+
+@pytest.mark.parametrize(("only", "skip", "told"), [(None, ["bigg"], "big"), (["base"], ["base"], "no row is left")])
+def test_what_cannot_be_left_out_is_named(only: list[str] | None, skip: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        choose("table3", "smoke", only=only, skip=skip)

@@ -19,6 +19,7 @@ Table = Annotated[str, typer.Argument(help='A table, or several joined by "+", e
 Scale = Annotated[str, typer.Option(help="smoke, multi30k-cpu, multi30k, iwslt14 or paper.")]
 Seeds = Annotated[int, typer.Option(help="Runs of each row, with the seeds 1 to N.")]
 Only = Annotated[str | None, typer.Option(help="Rows to take, joined by commas, e.g. base,A.h1.")]
+Skip = Annotated[str | None, typer.Option(help="Rows to leave out, joined by commas, e.g. big.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the base, e.g. train.budget=500.")
 ]
@@ -64,9 +65,9 @@ PLAIN_WIDTH = 140
 """Columns of tables where there is no terminal to ask."""
 
 
-def names(only: str | None) -> list[str] | None:
+def names(joined: str | None) -> list[str] | None:
     """The names in a list joined by commas."""
-    return None if only is None else [name.strip() for name in only.split(",") if name.strip()]
+    return None if joined is None else [name.strip() for name in joined.split(",") if name.strip()]
 
 
 def seeds(count: int) -> range:

@@ -24,6 +24,7 @@ from ablations.cli.options import (
     Scale,
     Seeds,
     Settings,
+    Skip,
     Source,
     Storage,
     StudyName,
@@ -40,6 +41,7 @@ def plan(
     scale: Scale,
     seeds: Seeds = 1,
     only: Only = None,
+    skip: Skip = None,
     profile: Profile = None,
     settings: Settings = None,
     gpu: Annotated[str | None, typer.Option(help="Reckon hours for this GPU, e.g. A100 or P100.")] = None,
@@ -55,7 +57,9 @@ def plan(
     from ablations.selection import choose
     from ablations.walltime import Jobs, walltime_seconds
 
-    selection = choose(table, scale, only=options.names(only), settings=settings or (), profile=profile)
+    selection = choose(
+        table, scale, only=options.names(only), skip=options.names(skip) or (), settings=settings or (), profile=profile
+    )
     jobs = Jobs(gpus=gpus_per_run, walltime=None if walltime is None else walltime_seconds(walltime))
     device = planning.Device.gpu(gpu) if gpu else planning.Device.here(selection.scale, selection.base)
     if jobs.gpus > 1 and device.kind != "cuda":
@@ -78,6 +82,7 @@ def run(
     scale: Scale,
     seeds: Seeds = 1,
     only: Only = None,
+    skip: Skip = None,
     study: StudyPath = None,
     profile: Profile = None,
     settings: Settings = None,
@@ -98,7 +103,14 @@ def run(
     from ablations.selection import choose
 
     return conduct(
-        choose(table, scale, only=options.names(only), settings=settings or (), profile=profile),
+        choose(
+            table,
+            scale,
+            only=options.names(only),
+            skip=options.names(skip) or (),
+            settings=settings or (),
+            profile=profile,
+        ),
         options.seeds(seeds),
         path=study,
         source=source,

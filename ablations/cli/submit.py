@@ -24,6 +24,7 @@ from ablations.cli.options import (
     Scale,
     Seeds,
     Settings,
+    Skip,
     Source,
     Storage,
     StudyName,
@@ -50,6 +51,7 @@ def slurm(
     scale: Scale,
     seeds: Seeds = 1,
     only: Only = None,
+    skip: Skip = None,
     study: StudyPath = None,
     profile: Profile = None,
     settings: Settings = None,
@@ -78,7 +80,9 @@ def slurm(
     from ablations.selection import choose
     from ablations.submit.slurm import Layout, scripts, submit
 
-    selection = choose(table, scale, only=options.names(only), settings=settings or (), profile=profile)
+    selection = choose(
+        table, scale, only=options.names(only), skip=options.names(skip) or (), settings=settings or (), profile=profile
+    )
     layout = Layout(
         mode=mode.value,
         nodes=nodes,
@@ -115,6 +119,7 @@ def ray(
     address: Annotated[str, typer.Option(metavar="URL", help="The cluster's job server: http://HOST:8265.")],
     seeds: Seeds = 1,
     only: Only = None,
+    skip: Skip = None,
     study: StudyPath = None,
     profile: Profile = None,
     settings: Settings = None,
@@ -141,7 +146,9 @@ def ray(
     from ablations.selection import choose
     from ablations.submit.rays import Wanted, shown, submit
 
-    selection = choose(table, scale, only=options.names(only), settings=settings or (), profile=profile)
+    selection = choose(
+        table, scale, only=options.names(only), skip=options.names(skip) or (), settings=settings or (), profile=profile
+    )
     wanted = Wanted(
         address=address,
         resources=Resources(
