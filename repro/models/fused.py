@@ -37,7 +37,7 @@ def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
         and model.embedding.device.type == "cpu"
         and model.embedding.dtype in (torch.float32, torch.float64)
         and not torch.is_autocast_enabled("cpu")
-        and bool(src_mask[:, 0].all())
+        and bool(src_mask[:, 0].all())  # padding stands at the end: a sentence without a first piece is empty
         and bool((tgt_in[:, 0] != PAD).all())
     )
 
