@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablations.submit.frozen import JOBS, Frozen
 from ablations.submit.jobserver import Job, JobServer
+from ablations.submit.places import Place
 from repro.errors import CheckError, UserError
 from repro.files import read_json, write_json
 
@@ -27,19 +27,7 @@ _NOT_SHARED = "no study here"
 """How a driver begins that finds nothing where this machine has the study."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """A job as `status` shows it; the fields are those of a task in SLURM's queue."""
-
-    token: str
-    job: str
-    task: int | None
-    state: str
-    meaning: str
-    reason: str
-
-
-def look(listed: Sequence[Frozen]) -> tuple[list[Task], list[str]]:
+def look(listed: Sequence[Frozen]) -> tuple[list[Place], list[str]]:
     """How the jobs among `listed` stand, and warnings. A job that was seen ended is not asked for again."""
     tasks, warnings = [], []
     servers: dict[str, JobServer | None] = {}
@@ -48,7 +36,7 @@ def look(listed: Sequence[Frozen]) -> tuple[list[Task], list[str]]:
             continue
         address = str(frozen.request["address"])
         if (ended := end_of(frozen)) is not None:
-            tasks.append(_task(frozen, ended["state"], ended["meaning"], ended["reason"]))
+            tasks.append(_place(frozen, ended["state"], ended["meaning"], ended["reason"]))
             continue
         try:
             if address not in servers:
@@ -60,19 +48,19 @@ def look(listed: Sequence[Frozen]) -> tuple[list[Task], list[str]]:
                 continue
         except UserError as error:
             warnings.append(str(error))
-        tasks.append(_task(frozen, "", "unknown", "the job server does not answer"))
+        tasks.append(_place(frozen, "", "unknown", "the job server does not answer"))
     return tasks, warnings
 
 
-def looked_at(frozen: Frozen, job: Job | None) -> Task:
+def looked_at(frozen: Frozen, job: Job | None) -> Place:
     """The job as it stands; an end is kept in the study, for clusters forget."""
     if job is None:
-        return _task(frozen, "", "gone", "its cluster does not know it any more")
+        return _place(frozen, "", "gone", "its cluster does not know it any more")
     reason = job.reason
     if reason.startswith(str(frozen.study)) and _NOT_SHARED in reason:
         fix = "keep the study on a disk that all nodes share, or give --storage URL"
         reason = f"the head does not see {frozen.study} as it is here: {fix}"
-    task = _task(frozen, job.state, _MEANINGS.get(job.state, "unknown"), reason)
+    task = _place(frozen, job.state, _MEANINGS.get(job.state, "unknown"), reason)
     if not job.live:
         kept = {"schema": 1, "state": task.state, "meaning": task.meaning, "reason": task.reason}
         write_json(frozen.study / JOBS / f"{frozen.token}{_ENDED}", kept)
@@ -88,8 +76,8 @@ def end_of(frozen: Frozen) -> dict[str, Any] | None:
         return None
 
 
-def _task(frozen: Frozen, state: str, meaning: str, reason: str) -> Task:
-    return Task(token=frozen.token, job=frozen.token, task=None, state=state, meaning=meaning, reason=reason)
+def _place(frozen: Frozen, state: str, meaning: str, reason: str) -> Place:
+    return Place(token=frozen.token, job=frozen.token, task=None, state=state, meaning=meaning, reason=reason)
 
 
 def name_of(frozen: Frozen) -> str:
