@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _norm_back = torch.ops.aten.native_layer_norm_backward.default
 _positive_back = torch.ops.aten.threshold_backward.grad_input
 _embedding_back = torch.ops.aten.embedding_dense_backward.default
+_BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 
 def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
@@ -45,17 +46,24 @@ def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
 def hidden_states(model: Transformer, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
     """The hidden states [batch, tgt_len, d_model] of `model`, as its `forward` gives them; arguments as there."""
     work = _Pass(model, src, src_mask, tgt_in)
-    y: Tensor = _Operator.apply(work, *work.parameters)  # type: ignore[no-untyped-call]
+    trained = torch.empty(0, requires_grad=True)
+    y: Tensor = _Operator.apply(work, trained, *work.embedded)  # type: ignore[no-untyped-call]
     return y
 
 
 class _Operator(torch.autograd.Function):
-    """A pass as torch's autograd sees it: arguments (pass, its parameters)."""
+    """A pass as torch's autograd sees it: arguments (pass, a tensor that wants a gradient, what embeds the pieces).
+
+    What embeds them has a part elsewhere, too: the matrix as the output layer, positions as those of another length. To
+    each of the other parameters torch would take longer than some of them take to train, so the pass itself gives them
+    their gradients; and in here, where all is done by hand, torch's operators do not look for what wants one.
+    """
 
     @staticmethod
     def forward(ctx: Any, work: _Pass, *_: Tensor) -> Tensor:
         ctx.work = work
-        return work.forward()
+        with _BelowAutograd():
+            return work.forward()
 
     @staticmethod
     @once_differentiable
@@ -63,7 +71,8 @@ class _Operator(torch.autograd.Function):
         work, ctx.work = ctx.work, None  # what it holds is freed with it, in a retained graph too
         if work is None:
             raise RuntimeError("a fused pass can be gone through backward once; set `fused` to False for more")
-        return None, *work.backward(grad)
+        with _BelowAutograd():
+            return None, None, *work.backward(grad)
 
 
 class _Pass:
@@ -89,9 +98,7 @@ class _Pass:
             self._encoder.append(_Norm(model.encoder_norm))
         if model.decoder_norm is not None:
             self._decoder.append(_Norm(model.decoder_norm))
-        self.parameters = list(self._embeddings.parameters)
-        for part in (*self._encoder, *self._decoder):
-            self.parameters += part.parameters
+        self.embedded = self._embeddings.parameters
 
     def forward(self) -> Tensor:
         """The hidden states."""
@@ -104,23 +111,28 @@ class _Pass:
         return x[: self._shape.numel()].view(*self._shape, -1)
 
     def backward(self, grad: Tensor) -> list[Tensor | None]:
-        """The gradients of `parameters` from that of the hidden states."""
-        gradients: list[Sequence[Tensor | None]] = []
+        """From the gradient of the hidden states, those of `embedded`; all other parameters have been given theirs."""
+        given: list[tuple[Tensor, Tensor]] = []
         of_memory: Tensor | None = None
         of_target = _filled_up(grad.reshape(self._shape.numel(), -1))
         while self._decoder:
             part = self._decoder.pop()
             of_target = part.backward(of_target)
-            gradients.append(part.gradients)
+            given += _wanted(part)
             if isinstance(part, CrossAttentionPart):
                 of_memory = part.of_memory if of_memory is None else of_memory.add_(part.of_memory)
         assert of_memory is not None
         while self._encoder:
             below = self._encoder.pop()
             of_memory = below.backward(of_memory)
-            gradients.append(below.gradients)
-        gradients.append(self._embeddings.backward(of_memory, of_target))
-        return [gradient for part_of_them in reversed(gradients) for gradient in part_of_them]
+            given += _wanted(below)
+        of_embedded = self._embeddings.backward(of_memory, of_target)
+        for parameter, gradient in given:
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad.add_(gradient)
+        return of_embedded
 
 
 def _filled_up(grad: Tensor) -> Tensor:
@@ -330,6 +342,12 @@ class FeedForwardPart(_Sublayer):
 
 
 _Part = SelfAttentionPart | FeedForwardPart | _Norm
+
+
+def _wanted(part: _Part | CrossAttentionPart) -> list[tuple[Tensor, Tensor]]:
+    """The parameters of `part` that are trained, each with its gradient."""
+    pairs = zip(part.parameters, part.gradients, strict=True)
+    return [(x, gradient) for x, gradient in pairs if x is not None and gradient is not None and x.requires_grad]
 
 
 def _weights_back(grad: Tensor, x: Tensor, layer: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:

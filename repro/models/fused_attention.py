@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,6 +78,21 @@ def _numbers(mask: Tensor, like: Tensor) -> Tensor:
     return like.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
 
 
+class _Pair(NamedTuple):
+    """Two tensors [batch * n_heads, rows, d_k] and [batch * n_heads, rows, d_v].
+
+    They are one beside the other where together they are no wider than a register. A product that makes so few columns
+    takes twice the time of one that makes the whole register's, so there it is made with both, and its half taken.
+    """
+
+    first: Tensor
+    second: Tensor
+    with_first: Tensor
+    """`first`, or both."""
+    with_second: Tensor
+    """`second`, or both."""
+
+
 class Core:
     """One layer's attention, from queries and keys beside values, both [rows, ...], a row for each position.
 
@@ -119,41 +134,47 @@ class Core:
         if x.shape[0] > count:
             x[count:].zero_()
 
-    def _rows(self, x: Tensor, length: int, column: int, width: int, kinds: int = 1) -> Tensor:
-        """What `x` [rows, ...] holds from `column` on, by heads: a view [kinds, batch, n_heads, length, width].
+    def _rows(self, x: Tensor, length: int, column: int, width: int) -> Tensor:
+        """What `x` [rows, ...] holds from `column` on, by heads: a view [batch, n_heads, length, width].
 
         `x` is contiguous and has its memory to itself.
         """
         stride = x.shape[1]
-        shape = kinds, self._batch, self._heads, length, width
-        return x.as_strided(shape, (self._heads * width, length * stride, width, stride, 1), column)
+        return x.as_strided((self._batch, self._heads, length, width), (length * stride, width, stride, 1), column)
 
-    def _by_head(self, x: Tensor, length: int, rows: int, column: int, width: int, kinds: int = 1) -> Sequence[Tensor]:
-        """The same copied: `kinds` times [batch * n_heads, rows, width], zeros after `length`."""
-        shape = kinds, self._batch, self._heads, rows, width
+    def _pair(self, like: Tensor, rows: int) -> _Pair:
+        """Room for d_k and d_v numbers in each of `rows` a head."""
+        heads, d_k, d_v = self._batch * self._heads, self._d_k, self._d_v
+        if d_k + d_v > LANES:
+            first, second = like.new_empty((heads, rows, d_k)), like.new_empty((heads, rows, d_v))
+            return _Pair(first, second, first, second)
+        both = like.new_empty((heads, rows, d_k + d_v))
+        return _Pair(both[..., :d_k], both[..., d_k:], both, both)
+
+    def _fill(self, into: Tensor, x: Tensor, length: int, column: int) -> None:
+        """Copy what `x` holds from `column` on to `into` [batch * n_heads, rows, width], zeros after `length`."""
+        rows, width = into.shape[1:]
+        parts = into.view(self._batch, self._heads, rows, width)
         if rows > length:
-            made = x.new_zeros(shape)
-            made.narrow(3, 0, length).copy_(self._rows(x, length, column, width, kinds))
-        else:
-            made = x.new_empty(shape).copy_(self._rows(x, length, column, width, kinds))
-        return made.view(kinds, -1, rows, width).unbind()
+            parts[:, :, length:].zero_()
+            parts = parts[:, :, :length]
+        parts.copy_(self._rows(x, length, column, width))
 
-    def _to_rows(self, packed: Tensor, x: Tensor, length: int, column: int, kinds: int = 1) -> None:
-        """Copy `packed` [kinds, batch * n_heads, `length` or more, width] to where `_rows` has it."""
-        rows, width = packed.shape[-2:]
-        parts = packed.view(kinds, self._batch, self._heads, rows, width)
-        self._rows(x, length, column, width, kinds).copy_(parts.narrow(3, 0, length) if rows > length else parts)
+    def _put(self, x: Tensor, length: int, column: int, made: Tensor) -> None:
+        """Copy `made` [batch * n_heads, `length` or more, width] to where `_rows` has it."""
+        rows, width = made.shape[1:]
+        parts = made.view(self._batch, self._heads, rows, width)
+        self._rows(x, length, column, width).copy_(parts[:, :, :length] if rows > length else parts)
 
     def _forward_packed(self, q: Tensor, kv: Tensor) -> Tensor:
-        q_len, k_len, d_k, d_v = self._q_len, self._k_len, self._d_k, self._d_v
+        q_len, k_len, d_v = self._q_len, self._k_len, self._d_v
         rows = max(k_len, LANES)
-        (self._q,) = self._by_head(q, q_len, q_len, 0, d_k)
-        if d_k == d_v:
-            self._k, self._v = self._by_head(kv, k_len, rows, self._keys, d_k, 2)
-        else:
-            (self._k,) = self._by_head(kv, k_len, rows, self._keys, d_k)
-            (self._v,) = self._by_head(kv, k_len, rows, self._values, d_v)
-        scores = _product(self._masks.packed(self._side, q), self._q, self._k.transpose(1, 2), self._scale)
+        self._asks = asks = self._pair(q, q_len)
+        self._reads = reads = self._pair(kv, rows)
+        self._fill(asks.first, q, q_len, 0)
+        self._fill(reads.first, kv, k_len, self._keys)
+        self._fill(reads.second, kv, k_len, self._values)
+        scores = _product(self._masks.packed(self._side, q), asks.first, reads.first.transpose(1, 2), self._scale)
         # Written over its scores it takes three times as long unless the rows are whole registers.
         self._weights = self._dropped = torch.softmax(scores, -1, out=None if rows % LANES else scores)
         if self._drops:
@@ -161,25 +182,21 @@ class Core:
             assert mask is not None
             self._mask = functional.pad(mask, (0, rows - k_len))
             self._dropped = self._weights * self._mask
-        return torch.bmm(self._dropped, self._v).view(1, self._batch, self._heads, q_len, d_v)
+        context = torch.bmm(self._dropped, reads.with_second)[..., -d_v:]
+        return context.view(self._batch, self._heads, q_len, d_v)
 
     def _backward_packed(self, grad: Tensor, of_q: Tensor, of_kv: Tensor) -> None:
         q_len, k_len, d_k, d_v = self._q_len, self._k_len, self._d_k, self._d_v
-        (of_context,) = self._by_head(grad, q_len, q_len, 0, d_v)
-        of_weights = torch.bmm(of_context, self._v.transpose(1, 2))
+        asks, reads = self._asks, self._reads
+        self._fill(asks.second, grad, q_len, 0)
+        of_weights = torch.bmm(asks.second, reads.second.transpose(1, 2))
         if self._drops:
             of_weights.mul_(self._mask)
         _softmax_back(of_weights, self._weights, -1, of_weights.dtype, grad_input=of_weights)
         of_scores, across = of_weights, of_weights.transpose(1, 2)
-        self._to_rows(_product(None, of_scores, self._k, self._scale), of_q, q_len, 0)
-        if d_k == d_v:
-            both = of_scores.new_empty((2, *self._k.shape))
-            _product(None, across, self._q, self._scale, both[0])
-            torch.bmm(self._dropped.transpose(1, 2), of_context, out=both[1])
-            self._to_rows(both, of_kv, k_len, self._keys, 2)
-        else:
-            self._to_rows(_product(None, across, self._q, self._scale), of_kv, k_len, self._keys)
-            self._to_rows(torch.bmm(self._dropped.transpose(1, 2), of_context), of_kv, k_len, self._values)
+        self._put(of_q, q_len, 0, _product(None, of_scores, reads.with_first, self._scale)[..., :d_k])
+        self._put(of_kv, k_len, self._keys, _product(None, across, asks.with_first, self._scale)[..., :d_k])
+        self._put(of_kv, k_len, self._values, torch.bmm(self._dropped.transpose(1, 2), asks.with_second)[..., -d_v:])
 
     def _forward_fused(self, q: Tensor, kv: Tensor) -> Tensor:
         causal = self._masks.causal(self._side)
@@ -190,7 +207,7 @@ class Core:
         return context
 
     def _backward_fused(self, grad: Tensor, of_q: Tensor, of_kv: Tensor) -> None:
-        (of_context,) = self._rows(grad, self._q_len, 0, self._d_v)
+        of_context = self._rows(grad, self._q_len, 0, self._d_v)
         gradients = _flash_back(of_context, *self._saved, attn_mask=self._bias, scale=self._scale)
         for gradient, into in zip(gradients, self._split(of_q, of_kv), strict=True):
             into.copy_(gradient)
@@ -198,9 +215,9 @@ class Core:
     def _split(self, q: Tensor, kv: Tensor) -> Sequence[Tensor]:
         """Views [batch, n_heads, length, width] of queries, keys and values."""
         return [
-            self._rows(q, self._q_len, 0, self._d_k)[0],
-            self._rows(kv, self._k_len, self._keys, self._d_k)[0],
-            self._rows(kv, self._k_len, self._values, self._d_v)[0],
+            self._rows(q, self._q_len, 0, self._d_k),
+            self._rows(kv, self._k_len, self._keys, self._d_k),
+            self._rows(kv, self._k_len, self._values, self._d_v),
         ]
 
 

@@ -49,7 +49,8 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
 
     fused: bool = False
     """Whether `forward` may go a quicker way in training that gives the same numbers up to rounding, where the family
-    has one. The modules are not called there, so hooks on them see nothing."""
+    has one. Made for `backward` on a loss: gradients go to `grad` of the parameters, and `torch.autograd.grad` does not
+    find them; neither modules nor parameters call hooks."""
 
     max_positions: int | None = None
     """Most pieces a side that the model can take, both marks counted; None: any number."""
