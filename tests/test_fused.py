@@ -301,7 +301,9 @@ def test_the_gradient_of_its_output_may_be_laid_out_in_any_way() -> None:
 
 
 def test_in_200_updates_each_from_the_same_state_losses_agree_to_one_part_in_a_million() -> None:
-    shape = dataclasses.replace(SHAPES["smoke"], batch_tokens=160, batches=20)
+    smoke = SHAPES["smoke"]
+    small = dataclasses.replace(smoke.model, n_layers=1)
+    shape = dataclasses.replace(smoke, model=small, batch_tokens=160, batches=20)
     trainer, reference = (Trainer(shape.config("cpu"), shape.vocabulary_size, torch.device("cpu")) for _ in range(2))
     reference.model.fused = False
     apart = []
@@ -348,3 +350,43 @@ def test_where_it_does_not_serve_the_modules_do(monkeypatch: pytest.MonkeyPatch)
     made(src, src != 0, tgt)
     with pytest.raises(AssertionError):
         made.train()(src, src != 0, tgt)
+
+
+@pytest.mark.usefixtures("library")
+def test_parameters_made_of_others_and_graphs_of_gradients_are_refused() -> None:
+    src, tgt = BATCHES["few keys, full"]
+    made = model(True)
+    doubled = {name: 2.0 * parameter for name, parameter in made.named_parameters()}
+    with pytest.raises(RuntimeError, match="computed from them"):
+        torch.func.functional_call(made, doubled, (src, src != 0, tgt))
+    with pytest.raises(RuntimeError, match="without a graph"):
+        torch.autograd.grad(made(src, src != 0, tgt).sum(), made.embedding, create_graph=True)
+    assert all(parameter.grad is None for parameter in made.parameters())
+
+
+def test_what_is_trained_is_settled_when_the_batch_is_read() -> None:
+    src, tgt = BATCHES["few keys, full"]
+    made = model(True)
+    weight = made.get_parameter("encoder.0.feed_forward.inner.weight")
+    weight.requires_grad_(False)
+    loss = made(src, src != 0, tgt).sum()
+    weight.requires_grad_()
+    loss.backward()
+    assert weight.grad is None
+    made.requires_grad_(False)
+    assert not made(src, src != 0, tgt).requires_grad
+
+
+def test_where_memory_runs_out_on_the_way_back_no_parameter_has_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    src, tgt = BATCHES["few keys, full"]
+    made = model(True)
+    loss = made(src, src != 0, tgt).sum()
+
+    def short(*_: Any) -> Tensor:
+        return torch.empty(2**60, dtype=torch.uint8)
+
+    monkeypatch.setattr(fused, "_embedding_back", short)  # the last thing that is computed
+    with pytest.raises(RuntimeError) as told:
+        loss.backward()
+    assert is_shortage(told.value)
+    assert all(parameter.grad is None for parameter in made.parameters())

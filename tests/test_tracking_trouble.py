@@ -23,6 +23,7 @@ from tracking_proxy import Proxy, free_port, proxied
 from tracking_study import MadeStudy, empty_database, everything, rows, shape, tracked
 
 from ablations.tracking import open_tracking
+from ablations.tracking.follower import pause_after
 from ablations.ui import ui_command
 from repro.runs.directory import RunDirectory
 from repro.runs.outcome import TIMES
@@ -232,6 +233,12 @@ def test_the_end_of_a_study_does_not_wait_for_a_server_that_owes_an_answer(tmp_p
 
 
 # A second sync.
+
+
+def test_following_takes_a_twentieth_of_a_core_at_most_and_looks_again_within_a_minute() -> None:
+    assert pause_after(busy=0.01, least=3.0) == 3.0
+    assert pause_after(busy=1.0, least=3.0) == 20.0
+    assert pause_after(busy=30.0, least=3.0) == 60.0
 
 
 def test_a_sync_of_nothing_new_asks_twice_however_many_runs_and_writes_nothing(proxy: Proxy, tmp_path: Path) -> None:

@@ -17,6 +17,13 @@ log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 60.0
 """Seconds between two tries at a store that does not answer, at most."""
 _LOCK_SECONDS = 10.0
+_SHARE = 0.05
+"""Of one core that following may take: where several drivers write for one study, each asks the store anew every time."""
+
+
+def pause_after(busy: float, least: float) -> float:
+    """Seconds until the next sweep after one that took `busy` seconds of the processor: `least` or more."""
+    return min(_LONGEST_PAUSE, max(least, busy / _SHARE))
 
 
 class Follower:
@@ -52,8 +59,9 @@ class Follower:
     def _work(self) -> None:
         pause = 0.0
         while not self._closing.wait(pause):
+            begun = time.thread_time()
             if self._sweep(active=True) is not None:
-                pause = self._seconds
+                pause = pause_after(time.thread_time() - begun, self._seconds)
             else:
                 pause = min(_LONGEST_PAUSE, max(self._seconds, 2 * pause))
         if self._sweep(active=False) is not None:

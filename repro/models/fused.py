@@ -8,12 +8,11 @@ register holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from repro.data.pieces import PAD
 from repro.models.fused_attention import Core, Masks
@@ -27,6 +26,7 @@ _norm_back = torch.ops.aten.native_layer_norm_backward.default
 _positive_back = torch.ops.aten.threshold_backward.grad_input
 _embedding_back = torch.ops.aten.embedding_dense_backward.default
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
+"""In it torch's operators do not ask whether autograd is to know of them: a third of a microsecond each."""
 
 
 def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
@@ -46,17 +46,18 @@ def serves(model: Transformer, src_mask: Tensor, tgt_in: Tensor) -> bool:
 def hidden_states(model: Transformer, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
     """The hidden states [batch, tgt_len, d_model] of `model`, as its `forward` gives them; arguments as there."""
     work = _Pass(model, src, src_mask, tgt_in)
-    trained = torch.empty(0, requires_grad=True)
-    y: Tensor = _Operator.apply(work, trained, *work.embedded)  # type: ignore[no-untyped-call]
+    anchor = torch.empty(0, requires_grad=work.trains)
+    y: Tensor = _Operator.apply(work, anchor, *work.embedded)  # type: ignore[no-untyped-call]
     return y
 
 
 class _Operator(torch.autograd.Function):
-    """A pass as torch's autograd sees it: arguments (pass, a tensor that wants a gradient, what embeds the pieces).
+    """A pass as torch's autograd sees it: arguments (pass, anchor, what embeds the pieces).
 
-    What embeds them has a part elsewhere, too: the matrix as the output layer, positions as those of another length. To
-    each of the other parameters torch would take longer than some of them take to train, so the pass itself gives them
-    their gradients; and in here, where all is done by hand, torch's operators do not look for what wants one.
+    Autograd's account of a small parameter costs as much as its gradient, so the pass itself adds gradients to the
+    `grad` of its parameters. Only what is used outside the pass, too, goes through autograd: the matrix, and learned
+    positions, of which a batch reads a part. The anchor stands for the others: it wants a gradient where one of them
+    does.
     """
 
     @staticmethod
@@ -66,8 +67,11 @@ class _Operator(torch.autograd.Function):
             return work.forward()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a fused pass gives gradients without a graph of their own; set `fused` to False for one"
+            )
         work, ctx.work = ctx.work, None  # what it holds is freed with it, in a retained graph too
         if work is None:
             raise RuntimeError("a fused pass can be gone through backward once; set `fused` to False for more")
@@ -99,6 +103,9 @@ class _Pass:
         if model.decoder_norm is not None:
             self._decoder.append(_Norm(model.decoder_norm))
         self.embedded = self._embeddings.parameters
+        """What goes through autograd."""
+        self.trains = any(x is not None for part in (*self._encoder, *self._decoder) for x in part.trained)
+        """Whether any other parameter is trained."""
 
     def forward(self) -> Tensor:
         """The hidden states."""
@@ -111,23 +118,25 @@ class _Pass:
         return x[: self._shape.numel()].view(*self._shape, -1)
 
     def backward(self, grad: Tensor) -> list[Tensor | None]:
-        """From the gradient of the hidden states, those of `embedded`; all other parameters have been given theirs."""
-        given: list[tuple[Tensor, Tensor]] = []
+        """From the gradient of the hidden states, those of `embedded`; those of the others are in their `grad`, where
+        nothing is written before all is done: memory may run out on the way.
+        """
+        found: list[tuple[Tensor, Tensor]] = []
         of_memory: Tensor | None = None
         of_target = _filled_up(grad.reshape(self._shape.numel(), -1))
         while self._decoder:
             part = self._decoder.pop()
             of_target = part.backward(of_target)
-            given += _wanted(part)
+            found += _found(part)
             if isinstance(part, CrossAttentionPart):
                 of_memory = part.of_memory if of_memory is None else of_memory.add_(part.of_memory)
         assert of_memory is not None
         while self._encoder:
             below = self._encoder.pop()
             of_memory = below.backward(of_memory)
-            given += _wanted(below)
+            found += _found(below)
         of_embedded = self._embeddings.backward(of_memory, of_target)
-        for parameter, gradient in given:
+        for parameter, gradient in found:
             if parameter.grad is None:
                 parameter.grad = gradient
             else:
@@ -196,13 +205,13 @@ class _Norm:
     """A LayerNorm on rows [rows, d_model]."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
-        self.parameters = (norm.weight, norm.bias)
+        self._weight, self._bias = norm.weight, norm.bias
+        self.trained = _trained((norm.weight, norm.bias))
         self._shape, self._eps = norm.normalized_shape, norm.eps
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` normalised."""
-        weight, bias = self.parameters
-        y, mean, scale = torch.native_layer_norm(x, self._shape, weight, bias, self._eps)
+        y, mean, scale = torch.native_layer_norm(x, self._shape, self._weight, self._bias, self._eps)
         self._kept = (x, mean, scale)
         return y
 
@@ -210,7 +219,9 @@ class _Norm:
         """The gradient of `x`; those of the parameters are left in `gradients`."""
         x, mean, scale = self._kept
         back: Tensor
-        back, *self.gradients = _norm_back(grad, x, self._shape, mean, scale, *self.parameters, [True, True, True])
+        back, *self.gradients = _norm_back(
+            grad, x, self._shape, mean, scale, self._weight, self._bias, [True, True, True]
+        )
         return back
 
 
@@ -218,12 +229,12 @@ class _Sublayer:
     """A sub-layer in its `Residual`, on rows [rows, d_model] of which `positions` count."""
 
     gradients: Sequence[Tensor | None]
-    """Of `parameters`, after `backward`."""
+    """Of `trained`, after `backward`."""
 
     def __init__(self, frame: Residual, positions: int, *layers: nn.Linear) -> None:
         self._pre, self._norm, self._dropout, self._positions = frame.pre, _Norm(frame.norm), frame.dropout, positions
         self._layers = [(layer.weight, layer.bias) for layer in layers]
-        self.parameters = [*(parameter for layer in self._layers for parameter in layer), *self._norm.parameters]
+        self.trained = [*_trained(x for layer in self._layers for x in layer), *self._norm.trained]
 
     def _enter(self, x: Tensor) -> Tensor:
         """What the sub-layer reads."""
@@ -344,10 +355,18 @@ class FeedForwardPart(_Sublayer):
 _Part = SelfAttentionPart | FeedForwardPart | _Norm
 
 
-def _wanted(part: _Part | CrossAttentionPart) -> list[tuple[Tensor, Tensor]]:
+def _found(part: _Part | CrossAttentionPart) -> list[tuple[Tensor, Tensor]]:
     """The parameters of `part` that are trained, each with its gradient."""
-    pairs = zip(part.parameters, part.gradients, strict=True)
-    return [(x, gradient) for x, gradient in pairs if x is not None and gradient is not None and x.requires_grad]
+    pairs = zip(part.trained, part.gradients, strict=True)
+    return [(x, gradient) for x, gradient in pairs if x is not None and gradient is not None]
+
+
+def _trained(parameters: Iterable[Tensor | None]) -> list[Tensor | None]:
+    """`parameters` with None for those without a gradient. Raises RuntimeError where one is made of others."""
+    trained = [x if x is not None and x.requires_grad else None for x in parameters]
+    if any(x is not None and not x.is_leaf for x in trained):
+        raise RuntimeError("a fused pass trains parameters, not what is computed from them; set `fused` to False")
+    return trained
 
 
 def _weights_back(grad: Tensor, x: Tensor, layer: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:

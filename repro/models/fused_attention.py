@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -78,19 +79,44 @@ def _numbers(mask: Tensor, like: Tensor) -> Tensor:
     return like.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
 
 
-class _Pair(NamedTuple):
-    """Two tensors [batch * n_heads, rows, d_k] and [batch * n_heads, rows, d_v].
+class _Pair:
+    """Queries and their outputs' gradients, or keys and values: [heads, rows, d_k] and [heads, rows, d_v], unwritten.
 
-    They are one beside the other where together they are no wider than a register. A product that makes so few columns
-    takes twice the time of one that makes the whole register's, so there it is made with both, and its half taken.
+    They lie beside each other where both together are no wider than a register. A product that makes 8 columns takes
+    longer than one that makes 16, so there it is made with both, and its half taken.
     """
 
-    first: Tensor
-    second: Tensor
-    with_first: Tensor
-    """`first`, or both."""
-    with_second: Tensor
-    """`second`, or both."""
+    def __init__(self, like: Tensor, heads: int, rows: int, d_k: int, d_v: int) -> None:
+        self._like, self._shape, self._d_k, self._d_v = like, (heads, rows), d_k, d_v
+        self._both = like.new_empty((heads, rows, d_k + d_v)) if d_k + d_v <= LANES else None
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Queries or keys."""
+        return (
+            self._like.new_empty((*self._shape, self._d_k))
+            if self._both is None
+            else self._both.narrow(2, 0, self._d_k)
+        )
+
+    @cached_property
+    def second(self) -> Tensor:
+        """Gradients or values."""
+        return (
+            self._like.new_empty((*self._shape, self._d_v))
+            if self._both is None
+            else self._both.narrow(2, self._d_k, self._d_v)
+        )
+
+    @property
+    def with_first(self) -> Tensor:
+        """What a product with `first` is made with: its columns are the first d_k."""
+        return self.first if self._both is None else self._both
+
+    @property
+    def with_second(self) -> Tensor:
+        """What a product with `second` is made with: its columns are the last d_v."""
+        return self.second if self._both is None else self._both
 
 
 class Core:
@@ -143,28 +169,22 @@ class Core:
         return x.as_strided((self._batch, self._heads, length, width), (length * stride, width, stride, 1), column)
 
     def _pair(self, like: Tensor, rows: int) -> _Pair:
-        """Room for d_k and d_v numbers in each of `rows` a head."""
-        heads, d_k, d_v = self._batch * self._heads, self._d_k, self._d_v
-        if d_k + d_v > LANES:
-            first, second = like.new_empty((heads, rows, d_k)), like.new_empty((heads, rows, d_v))
-            return _Pair(first, second, first, second)
-        both = like.new_empty((heads, rows, d_k + d_v))
-        return _Pair(both[..., :d_k], both[..., d_k:], both, both)
+        return _Pair(like, self._batch * self._heads, rows, self._d_k, self._d_v)
 
     def _fill(self, into: Tensor, x: Tensor, length: int, column: int) -> None:
         """Copy what `x` holds from `column` on to `into` [batch * n_heads, rows, width], zeros after `length`."""
         rows, width = into.shape[1:]
         parts = into.view(self._batch, self._heads, rows, width)
         if rows > length:
-            parts[:, :, length:].zero_()
-            parts = parts[:, :, :length]
+            parts.narrow(2, length, rows - length).zero_()
+            parts = parts.narrow(2, 0, length)
         parts.copy_(self._rows(x, length, column, width))
 
     def _put(self, x: Tensor, length: int, column: int, made: Tensor) -> None:
         """Copy `made` [batch * n_heads, `length` or more, width] to where `_rows` has it."""
         rows, width = made.shape[1:]
         parts = made.view(self._batch, self._heads, rows, width)
-        self._rows(x, length, column, width).copy_(parts[:, :, :length] if rows > length else parts)
+        self._rows(x, length, column, width).copy_(parts.narrow(2, 0, length) if rows > length else parts)
 
     def _forward_packed(self, q: Tensor, kv: Tensor) -> Tensor:
         q_len, k_len, d_v = self._q_len, self._k_len, self._d_v
@@ -182,7 +202,7 @@ class Core:
             assert mask is not None
             self._mask = functional.pad(mask, (0, rows - k_len))
             self._dropped = self._weights * self._mask
-        context = torch.bmm(self._dropped, reads.with_second)[..., -d_v:]
+        context = torch.bmm(self._dropped, reads.with_second).narrow(2, -d_v, d_v)
         return context.view(self._batch, self._heads, q_len, d_v)
 
     def _backward_packed(self, grad: Tensor, of_q: Tensor, of_kv: Tensor) -> None:
@@ -194,9 +214,11 @@ class Core:
             of_weights.mul_(self._mask)
         _softmax_back(of_weights, self._weights, -1, of_weights.dtype, grad_input=of_weights)
         of_scores, across = of_weights, of_weights.transpose(1, 2)
-        self._put(of_q, q_len, 0, _product(None, of_scores, reads.with_first, self._scale)[..., :d_k])
-        self._put(of_kv, k_len, self._keys, _product(None, across, asks.with_first, self._scale)[..., :d_k])
-        self._put(of_kv, k_len, self._values, torch.bmm(self._dropped.transpose(1, 2), asks.with_second)[..., -d_v:])
+        self._put(of_q, q_len, 0, _product(None, of_scores, reads.with_first, self._scale).narrow(2, 0, d_k))
+        self._put(of_kv, k_len, self._keys, _product(None, across, asks.with_first, self._scale).narrow(2, 0, d_k))
+        self._put(
+            of_kv, k_len, self._values, torch.bmm(self._dropped.transpose(1, 2), asks.with_second).narrow(2, -d_v, d_v)
+        )
 
     def _forward_fused(self, q: Tensor, kv: Tensor) -> Tensor:
         causal = self._masks.causal(self._side)
@@ -221,11 +243,11 @@ class Core:
         ]
 
 
-def _product(bias: Tensor | None, a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+def _product(bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """`bias` + scale * a b for [n, rows, inner] and [n, inner, columns]."""
     if bias is None:
-        return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale, out=out)
-    return torch.baddbmm(bias, a, b, alpha=scale, out=out)
+        return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
+    return torch.baddbmm(bias, a, b, alpha=scale)
 
 
 def _flash(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:

@@ -49,8 +49,8 @@ class Seq2Seq(nn.Module, ABC, Generic[MemoryT, StateT]):
 
     fused: bool = False
     """Whether `forward` may go a quicker way in training that gives the same numbers up to rounding, where the family
-    has one. Made for `backward` on a loss: gradients go to `grad` of the parameters, and `torch.autograd.grad` does not
-    find them; neither modules nor parameters call hooks."""
+    has one. Made for `backward` on a loss: whatever goes back through its output adds to the `grad` of every trained
+    parameter, and `torch.autograd.grad` finds few of them; most modules and parameters call no hooks."""
 
     max_positions: int | None = None
     """Most pieces a side that the model can take, both marks counted; None: any number."""
