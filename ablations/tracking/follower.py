@@ -18,7 +18,7 @@ _LONGEST_PAUSE = 60.0
 """Seconds between two tries at a store that does not answer, at most."""
 _LOCK_SECONDS = 10.0
 _SHARE = 0.05
-"""Of one core that following may take: where several drivers write for one study, each asks the store anew every time."""
+"""Of one core that following may take: of several drivers that write for one study each asks the store anew, always."""
 
 
 def pause_after(busy: float, least: float) -> float:
