@@ -22,7 +22,7 @@ from reports.pages.page import render_page, render_text, write_report
 from reports.pages.sections import build
 from reports.records.collection import load_studies
 from reports.records.paper import load_paper
-from reports.records.study import Variant
+from reports.records.study import Variant, load_study
 from repro.config import TransformerConfig
 from repro.errors import CheckError, UsageError
 from repro.files import write_json, write_text
@@ -566,6 +566,33 @@ def test_what_bench_layers_measured_stands_in_table_one(tmp_path: Path) -> None:
     told = words(table[: table.index("</section>")])
     assert "1.93" in told
     assert "Measured on a processor" in told
+
+
+def test_rows_with_fewer_seeds_than_others_are_told(tmp_path: Path) -> None:
+    made = SyntheticStudy(tmp_path / "s")
+    for dropout, seeds in ((0.1, 3), (0.0, 1), (0.2, 1)):
+        model = TransformerConfig(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=dropout)
+        variant = "base" if dropout == 0.1 else f"D.dropout-{dropout:g}"
+        made.variant(variant, "D", variant, {} if dropout == 0.1 else {"model.dropout": dropout})
+        for seed in range(1, seeds + 1):
+            made.run(tiny_config(variant=variant, model=model, seed=seed))
+    text = text_of(made.write())
+    assert "3 rows (2 with seed 1 and 1 with seeds 1, 2 and 3) on the corpus" in text
+    assert "Seeds: 1 to 3 a row; where it is one, a difference may be no more than its luck. With 3 seeds" in text
+
+
+@pytest.mark.parametrize(("slower", "told"), [(1.1, False), (2.5, True)])
+def test_runs_of_equal_cost_that_took_unequal_time_are_told(tmp_path: Path, slower: float, told: bool) -> None:
+    made = SyntheticStudy(tmp_path / "s")
+    made.variant("base", "base", "base", {})
+    made.variant("C.layers-third", "C", "a third of the layers", {"model.n_layers": 1})
+    runs = [made.run(tiny_config(seed=seed), train_seconds=100.0) for seed in (1, 2)]
+    runs.append(made.run(tiny_config(seed=3), train_seconds=100.0 * slower))
+    shallow = TransformerConfig(n_layers=1, d_model=32, d_ff=64, n_heads=4)
+    made.run(tiny_config(variant="C.layers-third", model=shallow), train_seconds=1.0)
+    points = [point for point in trust.trust(load_study(made.write()), load_paper()) if point.startswith("Seconds:")]
+    assert len(points) == int(told)
+    assert not told or f"{runs[2].path.name} took 2.5 times as long as {runs[0].path.name}," in points[0]
 
 
 def test_rows_with_a_learning_rate_of_their_own_are_named_beside_base() -> None:

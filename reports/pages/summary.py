@@ -97,8 +97,7 @@ def headline(study: Study, verdicts: Sequence[Verdict]) -> list[Figure]:
 def _what_was_run(study: Study) -> Statement:
     base = base_settings(study)
     sentences = [
-        f"{study_title(study)}: {counted(len(study.variants), 'row')}"
-        f" with {'seed' if len(study.seeds) == 1 else 'seeds'} {_seeds(study.seeds)}"
+        f"{study_title(study)}: {counted(len(study.variants), 'row')}{_seeds(study)}"
         f" on the corpus {study.data.get('corpus', 'unknown')}"
         f" ({fixed(study.data.get('vocabulary_size', 0), 0)} joint pieces)."
     ]
@@ -117,10 +116,18 @@ def _what_was_run(study: Study) -> Statement:
     return Statement(title="What was run", text=" ".join(sentences))
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def _seeds(study: Study) -> str:
+    """The seeds of the rows, to stand after their number."""
+    rows = study.seeds_of_rows
+    if len(rows) < 2:
+        return _seeded(study.seeds)
+    return " (" + listed([f"{number}{_seeded(seeds)}" for seeds, number in rows.items()]) + ")"
+
+
+def _seeded(seeds: Sequence[int]) -> str:
     if len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]} to {seeds[-1]}"
-    return listed([str(seed) for seed in seeds])
+        return f" with seeds {seeds[0]} to {seeds[-1]}"
+    return f" with {'seed' if len(seeds) == 1 else 'seeds'} {listed([str(seed) for seed in seeds])}"
 
 
 def _unfinished(study: Study) -> str:

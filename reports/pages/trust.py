@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from reports.statistics.significance import what_seeds_allow
 from reports.tables.table3 import changes_budget
 
 _RATE = "train.learning_rate_factor"
+_UNEVEN = 1.3
+"""Between the seconds of runs of equal cost: above it they were not alone on the machine."""
+_NONE = ((1.0, ""), (1.0, ""))
 
 
 def trust(study: Study, paper: Paper) -> list[str]:
@@ -26,7 +30,7 @@ def trust(study: Study, paper: Paper) -> list[str]:
         points.append(
             f"Base itself hardly translates ({fixed(base.mean, 1)} BLEU): differences between rows say little."
         )
-    points += [_seeds(study), _scale(study, paper), _hardware(study)]
+    points += [_seeds(study), _scale(study, paper), _hardware(study), _seconds(study)]
     points.append(tuning(study.variants, study.planned_base))
     if any(changes_budget(variant) for variant in study.variants):
         points.append("Rows with another budget than base are not compared at equal cost; the table marks them.")
@@ -40,7 +44,12 @@ def _seeds(study: Study) -> str:
         return ""
     if len(study.seeds) == 1:
         return f"Seeds: one a row, so a difference may be no more than the luck of that seed. {what_seeds_allow(1)}"
-    text = f"Seeds: {len(study.seeds)} a row. {what_seeds_allow(len(study.seeds))}"
+    told = f"{len(study.seeds)} a row."
+    if len(study.seeds_of_rows) > 1:
+        fewest = min(map(len, study.seeds_of_rows))
+        luck = "; where it is one, a difference may be no more than its luck" if fewest == 1 else ""
+        told = f"{fewest} to {len(study.seeds)} a row{luck}."
+    text = f"Seeds: {told} {what_seeds_allow(len(study.seeds))}"
     spread = measure(study.by_variant.get(BASE, []), bleu_on_test)
     if spread.n > 1:
         apart = fixed(spread.spread, 1)
@@ -81,6 +90,25 @@ def _hardware(study: Study) -> str:
     if len(machines) > 1:
         text += " Seconds and speeds of rows that ran on different machines do not compare."
     return text
+
+
+def _seconds(study: Study) -> str:
+    """Whether runs that should take equally long did: same machine, family, heads and, within 1 %, FLOPs."""
+    alike: dict[tuple[object, ...], list[tuple[float, str]]] = {}
+    for run in study.finished:
+        flops, seconds = run.number("train_flops"), run.number("train_seconds")
+        if flops and seconds:
+            model = run.settings.get("model.family"), run.settings.get("model.n_heads")
+            alike.setdefault((machine(run), *model, round(100 * math.log(flops))), []).append((seconds, run.id))
+    (most, slow), (least, quick) = max(
+        ((max(runs), min(runs)) for runs in alike.values()), key=lambda ends: ends[0][0] / ends[1][0], default=_NONE
+    )
+    if most / least < _UNEVEN:
+        return ""
+    return (
+        f"Seconds: {slow} took {fixed(most / least, 1)} times as long as {quick}, at equal FLOPs on one machine, which "
+        "so did other work at times. Compare FLOPs and steps; seconds and speeds here say little."
+    )
 
 
 def _mishaps(study: Study) -> list[str]:

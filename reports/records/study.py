@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -186,6 +187,12 @@ class Study:
     def trained(self) -> list[Run]:
         """The planned runs, each directory once."""
         return [run for run in self.runs if run.same_as is None]
+
+    @cached_property
+    def seeds_of_rows(self) -> Mapping[tuple[int, ...], int]:
+        """The seeds that rows are planned with, and how many rows have them; what most rows have first."""
+        rows = Counter(tuple(sorted(run.seed for run in runs)) for runs in self.by_variant.values())
+        return dict(rows.most_common())
 
     def repeats(self, variant: str) -> bool:
         """Whether a row has no run of its own: all are those of other rows that come to the same configuration."""
