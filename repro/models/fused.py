@@ -363,9 +363,14 @@ def _found(part: _Part | CrossAttentionPart) -> list[tuple[Tensor, Tensor]]:
 
 def _trained(parameters: Iterable[Tensor | None]) -> list[Tensor | None]:
     """`parameters` with None for those without a gradient. Raises RuntimeError where one is made of others."""
-    trained = [x if x is not None and x.requires_grad else None for x in parameters]
-    if any(x is not None and not x.is_leaf for x in trained):
-        raise RuntimeError("a fused pass trains parameters, not what is computed from them; set `fused` to False")
+    trained: list[Tensor | None] = []
+    for x in parameters:
+        if x is None or not x.requires_grad:
+            trained.append(None)
+        elif x.is_leaf:
+            trained.append(x)
+        else:
+            raise RuntimeError("a fused pass trains parameters, not what is computed from them; set `fused` to False")
     return trained
 
 

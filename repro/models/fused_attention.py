@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,36 +86,20 @@ class _Pair:
     """
 
     def __init__(self, like: Tensor, heads: int, rows: int, d_k: int, d_v: int) -> None:
-        self._like, self._shape, self._d_k, self._d_v = like, (heads, rows), d_k, d_v
-        self._both = like.new_empty((heads, rows, d_k + d_v)) if d_k + d_v <= LANES else None
+        if d_k + d_v > LANES:
+            self.first = self.with_first = like.new_empty((heads, rows, d_k))
+            """Queries or keys; and what a product with them is made with, whose columns are the first d_k."""
+            self._width = d_v
+        else:
+            self.with_first = self.with_second = like.new_empty((heads, rows, d_k + d_v))
+            self.first, self.second = self.with_first.narrow(2, 0, d_k), self.with_first.narrow(2, d_k, d_v)
+            self._width = 0
 
-    @cached_property
-    def first(self) -> Tensor:
-        """Queries or keys."""
-        return (
-            self._like.new_empty((*self._shape, self._d_k))
-            if self._both is None
-            else self._both.narrow(2, 0, self._d_k)
-        )
-
-    @cached_property
-    def second(self) -> Tensor:
-        """Gradients or values."""
-        return (
-            self._like.new_empty((*self._shape, self._d_v))
-            if self._both is None
-            else self._both.narrow(2, self._d_k, self._d_v)
-        )
-
-    @property
-    def with_first(self) -> Tensor:
-        """What a product with `first` is made with: its columns are the first d_k."""
-        return self.first if self._both is None else self._both
-
-    @property
-    def with_second(self) -> Tensor:
-        """What a product with `second` is made with: its columns are the last d_v."""
-        return self.second if self._both is None else self._both
+    def add_second(self) -> None:
+        """Make room for gradients or values, which take memory from here on."""
+        if self._width:
+            self.second = self.with_second = self.first.new_empty((*self.first.shape[:2], self._width))
+            """Gradients or values; and what a product with them is made with, whose columns are the last d_v."""
 
 
 class Core:
@@ -193,6 +176,7 @@ class Core:
         self._reads = reads = self._pair(kv, rows)
         self._fill(asks.first, q, q_len, 0)
         self._fill(reads.first, kv, k_len, self._keys)
+        reads.add_second()
         self._fill(reads.second, kv, k_len, self._values)
         scores = _product(self._masks.packed(self._side, q), asks.first, reads.first.transpose(1, 2), self._scale)
         # Written over its scores it takes three times as long unless the rows are whole registers.
@@ -208,6 +192,7 @@ class Core:
     def _backward_packed(self, grad: Tensor, of_q: Tensor, of_kv: Tensor) -> None:
         q_len, k_len, d_k, d_v = self._q_len, self._k_len, self._d_k, self._d_v
         asks, reads = self._asks, self._reads
+        asks.add_second()
         self._fill(asks.second, grad, q_len, 0)
         of_weights = torch.bmm(asks.second, reads.second.transpose(1, 2))
         if self._drops:

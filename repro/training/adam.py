@@ -71,6 +71,8 @@ class Adam(torch.optim.Adam):
             )
         return None
 
+    step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it, for its profiler and for hooks on steps
+
     def clear_gradients(self) -> None:
         """Leave no parameter a gradient."""
         for parameter in self._all:
