@@ -14,6 +14,7 @@ from repro.data.pieces import Batch
 from repro.models import fused
 from repro.models.attention import Attention
 from repro.models.transformer import FeedForward
+from repro.training.adam import Adam
 
 PARTS = ("attention", "feed-forward", "softmax and loss", "optimizer", "rest")
 """What a step is split into; `rest` is embeddings, residual sums with their dropout and norms, and Python.
@@ -22,16 +23,15 @@ Where the pass is one operator (`repro.models.fused`), a sub-layer's sum, dropou
 """
 
 _MARK = "part: "
-_OPERATORS = {
-    "_ChunkedLoss": "softmax and loss",
-    "Optimizer.step": "optimizer",
-}
+_OPERATORS = {"_ChunkedLoss": "softmax and loss"}
 """The part of what the profiler shows under a name that begins so."""
-_FUSED = {
-    fused.SelfAttentionPart: "attention",
-    fused.CrossAttentionPart: "attention",
-    fused.FeedForwardPart: "feed-forward",
+_METHODS: dict[type, tuple[str, tuple[str, ...]]] = {
+    fused.SelfAttentionPart: ("attention", ("forward", "backward")),
+    fused.CrossAttentionPart: ("attention", ("forward", "backward")),
+    fused.FeedForwardPart: ("feed-forward", ("forward", "backward")),
+    Adam: ("optimizer", ("step",)),
 }
+"""The part that a class's methods are of."""
 
 
 def shares(system: Ours, batches: Iterable[Batch]) -> dict[str, float]:
@@ -87,10 +87,10 @@ def _backward(event: Any) -> Iterator[int]:
 
 @contextmanager
 def _marked(model: nn.Module) -> Iterator[None]:
-    """Attention and feed-forward modules of `model`, and what stands for them, bear marks in the profile."""
+    """Attention and feed-forward modules of `model`, what stands for them, and Adam bear marks in the profile."""
     with ExitStack() as stack:
-        for kind, part in _FUSED.items():
-            for name in ("forward", "backward"):
+        for kind, (part, names) in _METHODS.items():
+            for name in names:
                 plain = getattr(kind, name)
                 stack.callback(setattr, kind, name, plain)
                 setattr(kind, name, _with_mark(_MARK + part, plain))
