@@ -29,6 +29,8 @@ MOST_COMPARED = 10
 """Runs on the comparison page: more make it unreadable."""
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
+_TRIES = 3
+_PORT_TAKEN = "already in use"
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
@@ -125,13 +127,27 @@ def running_server(
     if database is not None and not has_schema(database):  # the server would try for minutes
         raise CheckError("no MLflow database", where=str(database), fix=f"run `ablate sync {study_dir}`")
     with tempfile.TemporaryFile() as output:
+        url, process = _started(study_dir, port, say, output)
+        try:
+            yield url, process
+        finally:
+            _stop(process)
+
+
+def _started(
+    study_dir: Path, port: int, say: Callable[[str], None], output: IO[bytes]
+) -> tuple[str, subprocess.Popen[bytes]]:
+    """A server that answers, and its address. Where another process took the port meanwhile, on the next free one."""
+    store = store_of(study_dir)
+    environment = os.environ | _SETTINGS
+    if store.database is None:
+        environment["MLFLOW_BACKEND_STORE_URI"] = store.uri
+    for left in reversed(range(_TRIES)):
         free = free_port(port)
         if port not in (0, free):
             say(f"port {port} is taken, {free} is used")
-        store = store_of(study_dir)
-        environment = os.environ | _SETTINGS
-        if store.database is None:
-            environment["MLFLOW_BACKEND_STORE_URI"] = store.uri
+        output.seek(0)
+        output.truncate()
         process = subprocess.Popen(
             ui_command(study_dir, free),
             stdin=subprocess.DEVNULL,
@@ -140,12 +156,18 @@ def running_server(
             env=environment,
             start_new_session=True,  # a group of its own, so that its workers end with it
         )
+        url = f"http://{HOST}:{free}"
         try:
-            url = f"http://{HOST}:{free}"
-            _await(url, process, lambda: _tail(output))
-            yield url, process
-        finally:
+            _await(url, process, lambda: _words(output))
+            return url, process
+        except CheckError:
             _stop(process)
+            if not left or _PORT_TAKEN not in _words(output):
+                raise
+        except BaseException:
+            _stop(process)
+            raise
+    raise AssertionError("the last try raises")
 
 
 def free_port(port: int) -> int:
@@ -173,9 +195,11 @@ def _await(url: str, process: subprocess.Popen[bytes], words: Callable[[], str])
     raise CheckError(f"the MLflow server does not answer: {words()}", where=url)
 
 
-def _tail(output: IO[bytes]) -> str:
+def _words(output: IO[bytes]) -> str:
+    """The last line that tells of an error, or the last one."""
     output.seek(0)
-    return output.read().decode("utf-8", "replace").strip().split("\n")[-1]
+    lines = output.read().decode("utf-8", "replace").strip().split("\n")
+    return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1]).strip()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

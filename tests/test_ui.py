@@ -17,6 +17,7 @@ import pytest
 from chromium import Tab, browser_tab
 from tracking_study import MadeStudy
 
+from ablations import ui
 from ablations.study import Study
 from ablations.tracking import open_tracking
 from ablations.tracking.marker import Marker
@@ -120,6 +121,22 @@ def test_without_a_database_no_server_is_started(tmp_path: Path) -> None:
     study = MadeStudy(tmp_path / "study", rows=1)
     with pytest.raises(CheckError, match="ablate sync"), running_server(study.path, 0):
         pass
+
+
+def test_a_port_that_another_process_takes_meanwhile_is_given_up_for_the_next(
+    study: MadeStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        first = taken.getsockname()[1]
+        ports = iter([first])
+        whole = ui.free_port
+        monkeypatch.setattr(ui, "free_port", lambda port: next(ports, 0) or whole(port))
+        with running_server(study.path, 0) as (url, _):
+            assert not url.endswith(f":{first}")
+            with urllib.request.urlopen(f"{url}/health") as answer:
+                assert answer.status == 200
 
 
 def test_the_command_serves_until_told_to_end_and_other_studies_can_be_tracked_there(
