@@ -174,6 +174,8 @@ def test_sizes_match_the_base_in_parameters_or_in_flops(family: BaselineFamily, 
         assert config.d_embedding % 8 == 0
         assert config.d_model % 8 == 0
         assert config.tied_embeddings
+        if isinstance(config, (LstmConfig, GnmtConfig)):  # or no linear layer would stand before the tied matrix
+            assert config.d_embedding != config.d_hidden
 
 
 def test_no_width_is_found_for_a_target_below_the_vocabulary() -> None:

@@ -101,8 +101,10 @@ class Study:
         wait_until(lambda: self.meanings() == {"ended"}, self.told)
 
     def words(self) -> list[str]:
+        """What the command wrote, a line each. TERM stands once: SLURM sends it beside the job, before the shell ends."""
         path = self.folder / "told"
-        return path.read_text().splitlines() if path.exists() else []
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for before, line in zip(["", *lines], lines, strict=False) if (before, line) != ("TERM", "TERM")]
 
     def told(self) -> str:
         """All that is known, for when a test fails."""

@@ -3,7 +3,8 @@
 The rule. Depth, ties and dropout are the template's. Two widths are free, both multiples of 8: `d_hidden` (of an LSTM
 layer or a convolution) and `d_embedding`; `resized` says what follows them. For each difference of the two, smallest
 first, the `d_hidden` that comes nearest to the target is found; the first pair within 1 % is taken, or else the
-nearest of all, which must be within the tolerance.
+nearest of all, which must be within the tolerance. A tied `lstm` or `gnmt` never gets equal widths: it has a linear
+layer from its states to the softmax matrix only where these differ, and without one it learns worse at equal cost.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ def _fit(
     def error(config: BaselineConfig) -> float:
         return abs(measure(config) / target - 1.0)
 
-    best = _nearest(template, measure, target, 0)
-    for difference in (sign * STEP * count for count in range(1, 17) for sign in (1, -1)):
+    best: BaselineConfig | None = None
+    for difference in _differences(template):
+        other = _nearest(template, measure, target, difference)
+        if best is None or error(other) < error(best):
+            best = other
         if error(best) <= CLOSE:
             break
-        other = _nearest(template, measure, target, difference)
-        if error(other) < error(best):
-            best = other
+    assert best is not None
     if error(best) > tolerance:
         raise UsageError(
             f"{template.family} comes no nearer to {target:,} {noun} than {measure(best):,}",
@@ -80,6 +82,13 @@ def _fit(
             fix="choose another base, or a smaller vocabulary",
         )
     return best
+
+
+def _differences(template: BaselineConfig) -> list[int]:
+    """What d_embedding may have more than d_hidden, in the order of trial."""
+    unequal = [sign * STEP * count for count in range(1, 17) for sign in (1, -1)]
+    bare = template.family in {"lstm", "gnmt"} and template.tied_embeddings
+    return unequal if bare else [0, *unequal]
 
 
 def _nearest(
