@@ -101,7 +101,7 @@ class Study:
         wait_until(lambda: self.meanings() == {"ended"}, self.told)
 
     def words(self) -> list[str]:
-        """What the command wrote, a line each. TERM stands once: SLURM sends it beside the job, before the shell ends."""
+        """What the command wrote, a line each; TERM once: SLURM sends it, too, and a shell that ends can take both."""
         path = self.folder / "told"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for before, line in zip(["", *lines], lines, strict=False) if (before, line) != ("TERM", "TERM")]
