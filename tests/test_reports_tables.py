@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from statistics import fmean
@@ -46,6 +47,18 @@ def two_rows(path: Path, base: dict[int, float], row: dict[int, float | None], i
             made.run(config, "done", test={"bleu": value})
     made.write()
     return made
+
+
+def test_seconds_over_runs_of_different_machines_are_marked(tmp_path: Path) -> None:
+    made = two_rows(tmp_path / "s", {1: 30.0, 2: 31.0}, {1: 20.0, 2: 25.0})
+    result = next(made.path.glob("runs/A.h1-s2-*/result.json"))
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"device": "Tesla P100-SXM2-16GB"}))
+    table = main_table(load_study(made.path))
+    base, row = table.rows
+    assert [(row.cells[key].marks, base.cells[key].marks) for key in ("seconds", "speed", "flops", "bleu")] == [
+        ("¶", ""), ("¶", ""), ("", ""), ("", "")
+    ]  # fmt: skip
+    assert "different kinds of machine" in table.footnotes["¶"]
 
 
 def test_the_mean_is_over_the_finished_seeds(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ _SIGNS = {
     "ε": r"\ensuremath{\varepsilon}",
     "°": r"\textdegree{}",
     "§": r"\S{}",
+    "¶": r"\P{}",
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",
     "“": r"\textquotedblleft{}",

@@ -88,7 +88,7 @@ def _hardware(study: Study) -> str:
         told += f" and {len(machines) - 4} more"
     text = f"Hardware: {told}."
     if len(machines) > 1:
-        text += " Seconds and speeds of rows that ran on different machines do not compare."
+        text += " Seconds and speeds of different machines do not compare, and a mean over several says little."
     return text
 
 
@@ -107,7 +107,7 @@ def _seconds(study: Study) -> str:
         return ""
     return (
         f"Seconds: {slow} took {fixed(most / least, 1)} times as long as {quick}, at equal FLOPs on one machine, which "
-        "so did other work at times. Compare FLOPs and steps; seconds and speeds here say little."
+        "probably did other work at times. Compare FLOPs and steps; seconds and speeds here say little."
     )
 
 
