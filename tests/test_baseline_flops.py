@@ -178,6 +178,21 @@ def test_sizes_match_the_base_in_parameters_or_in_flops(family: BaselineFamily, 
             assert config.d_embedding != config.d_hidden
 
 
+def test_equal_widths_are_the_last_resort_of_a_model_that_they_would_cost_a_layer() -> None:
+    """A target of which no unequal widths come within 3 %: an LSTM of 16 numbers and 500 pieces."""
+    equal = lstm_of(16, 16)
+    found = sized("lstm", target_parameters=parameters(equal, 500), vocabulary_size=500)
+    assert found == equal
+    larger = lstm_of(128, 128)
+    found = sized("lstm", target_parameters=parameters(larger, 500), vocabulary_size=500)
+    assert isinstance(found, LstmConfig)
+    assert found.d_hidden != found.d_embedding
+
+
+def lstm_of(d_hidden: int, d_embedding: int) -> BaselineConfig:
+    return resized(small("lstm"), d_hidden=d_hidden, d_embedding=d_embedding)
+
+
 def test_no_width_is_found_for_a_target_below_the_vocabulary() -> None:
     with pytest.raises(UsageError, match="smaller vocabulary"):
         sized("gnmt", target_parameters=1000, vocabulary_size=40_000)

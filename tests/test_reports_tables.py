@@ -51,14 +51,17 @@ def two_rows(path: Path, base: dict[int, float], row: dict[int, float | None], i
 
 def test_seconds_over_runs_of_different_machines_are_marked(tmp_path: Path) -> None:
     made = two_rows(tmp_path / "s", {1: 30.0, 2: 31.0}, {1: 20.0, 2: 25.0})
-    result = next(made.path.glob("runs/A.h1-s2-*/result.json"))
+    result = next(made.path.glob("runs/base-s2-*/result.json"))
     result.write_text(json.dumps(json.loads(result.read_text()) | {"device": "Tesla P100-SXM2-16GB"}))
-    table = main_table(load_study(made.path))
+    study = load_study(made.path)
+    table, costs = main_table(study), cost_table([study], load_paper())
     base, row = table.rows
-    assert [(row.cells[key].marks, base.cells[key].marks) for key in ("seconds", "speed", "flops", "bleu")] == [
+    assert [(base.cells[key].marks, row.cells[key].marks) for key in ("seconds", "speed", "flops", "bleu")] == [
         ("¶", ""), ("¶", ""), ("", ""), ("", "")
     ]  # fmt: skip
-    assert "different kinds of machine" in table.footnotes["¶"]
+    assert costs.rows[0].cells["seconds"].marks == "¶"
+    assert "different machines" in table.footnotes["¶"]
+    assert "different machines" in costs.footnotes["¶"]
 
 
 def test_the_mean_is_over_the_finished_seeds(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def _hardware(study: Study) -> str:
         told += f" and {len(machines) - 4} more"
     text = f"Hardware: {told}."
     if len(machines) > 1:
-        text += " Seconds and speeds of different machines do not compare, and a mean over several says little."
+        text += " Seconds and speeds of different machines do not compare, and a mean over several (¶) says little."
     return text
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from reports.formats import DASH, exponent, fixed, plain, power, signed
+from reports.records.machines import kind
 from reports.records.paper import PaperRow
 from reports.records.study import Run, Study
 from reports.statistics.budgets import Budget, difference_at, measure_at
@@ -19,6 +20,7 @@ from reports.statistics.measures import (
     valid_perplexity,
 )
 from reports.tables.cells import Cell, Column
+from reports.tables.marks import MACHINES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,10 +44,14 @@ class Measured:
     """The interval of the mean stands beside it."""
     same_for_all_seeds: bool = False
     """It follows from the configuration, so a missing seed takes nothing from it."""
+    of_machine: bool = False
+    """It follows from what computed, so a mean over several kinds of machine bears the mark MACHINES."""
 
     def cell(self, runs: Sequence[Run]) -> Cell:
         """The mean over `runs`, never bare when a planned run is missing from it."""
         cell = mean_cell(self.of(runs), self.shown, spread=self.shown if self.spread else None)
+        if self.of_machine and len({kind(run) for run in runs if run.id in cell.runs}) > 1:
+            cell = replace(cell, marks=MACHINES)
         return replace(cell, note="", hint="", interval=None) if self.same_for_all_seeds else cell
 
 
@@ -209,6 +215,7 @@ SECONDS = Measured(
     ),
     of=_over_runs(lambda run: run.number("train_seconds")),
     shown=lambda value: fixed(value, 0 if value >= 100 else 1),
+    of_machine=True,
 )
 
 SPEED = Measured(
@@ -217,6 +224,7 @@ SPEED = Measured(
     ),
     of=_over_runs(lambda run: run.number("target_tokens_per_second")),
     shown=lambda value: fixed(value, 0),
+    of_machine=True,
 )
 
 

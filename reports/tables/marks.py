@@ -1,4 +1,4 @@
-"""The signs of significance in a table: which test each one stands for, and what the tests can say at all."""
+"""The signs at a cell of a table: which test each one stands for, what the tests can say at all, whose time it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from reports.statistics.significance import ALPHA, SEEDS_TEST, SET_TEST, RowTest
 from reports.tables.cells import Cell
 
 SEEDS, TEST_SET = "*", "°"
+MACHINES = "¶"
+OF_MACHINES = "a mean over runs on different machines, or with different threads or precision: it is no machine's time."
+"""What MACHINES means."""
 
 
 def marked(cell: Cell, tests: RowTests | None) -> Cell:

@@ -14,6 +14,7 @@ from reports.records.study import BASE, Run, Study, Variant
 from reports.statistics.measures import bleu_on_test, measure
 from reports.tables.cells import Cell, Column, Group, Row, Table
 from reports.tables.columns import SECONDS, Measured, flops_column, means, parameters_column
+from reports.tables.marks import MACHINES, OF_MACHINES
 from reports.tables.table3 import GROUPS, INCOMPLETE, ODD, OTHER_BUDGET, changes_budget, states, study_title
 from repro.accounting.peaks import PAPER_SUSTAINED_FLOPS, paper_method_flops
 
@@ -209,10 +210,13 @@ def _caption(paper: Paper, rates: Mapping[str, Rate]) -> str:
 
 
 def _footnotes(groups: Sequence[Group]) -> dict[str, str]:
-    used = {mark for group in groups for row in group.rows for mark in row.marks}
+    rows = [row for group in groups for row in group.rows]
+    used = {mark for row in rows for mark in row.marks}
+    used |= {mark for row in rows for cell in row.cells.values() for mark in cell.marks}
     meaning = {
         OTHER_BUDGET: "trained on another budget than base.",
         INCOMPLETE: "not all planned runs finished: values are over the seeds stated, and may move.",
         ODD: "scored or trained otherwise than most runs: its values do not compare with theirs.",
+        MACHINES: OF_MACHINES,
     }
     return {mark: text for mark, text in meaning.items() if mark in used}

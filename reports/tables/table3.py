@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from reports.formats import DASH, counted, fixed, listed, plain, signed
 from reports.records.comparable import agreed, check_comparable, odd_runs
-from reports.records.machines import kind
 from reports.records.paper import Paper, PaperRow, load_paper
 from reports.records.study import BASE, STATES, Run, Study, Variant
 from reports.statistics.budgets import Budget
@@ -19,8 +17,6 @@ from reports.tables.cells import Cell, Column, Group, Row, Table
 from reports.tables.columns import (
     BUDGET,
     DIRECTION,
-    SECONDS,
-    SPEED,
     Published,
     Setting,
     cost_columns,
@@ -31,7 +27,7 @@ from reports.tables.columns import (
     scores_at,
     settings_columns,
 )
-from reports.tables.marks import marked, meaning
+from reports.tables.marks import MACHINES, OF_MACHINES, marked, meaning
 
 GROUPS: Mapping[str, str] = {
     "base": "",
@@ -48,7 +44,7 @@ GROUPS: Mapping[str, str] = {
 }
 """The order and the titles of the groups; others follow, under their own names."""
 
-OTHER_BUDGET, INCOMPLETE, ODD, MACHINES = "†", "‡", "§", "¶"
+OTHER_BUDGET, INCOMPLETE, ODD = "†", "‡", "§"
 
 _SEEDS = Column(key="seeds", symbol="seeds", hint="Finished runs; with the planned number where some did not finish.")
 
@@ -181,7 +177,7 @@ class _Builder:
             INCOMPLETE: "not all planned runs finished: values are over the seeds stated, and may move.",
             ODD: "scored or trained otherwise than most runs of the table "
             f"({', '.join(dict.fromkeys(self.odd.values()))}): its values do not compare with theirs.",
-            MACHINES: "a mean over runs on different kinds of machine: it is no machine's time.",
+            MACHINES: OF_MACHINES,
         }
 
     def row(self, variant: Variant) -> Row:
@@ -197,9 +193,6 @@ class _Builder:
         cells[_SEEDS.key] = _seeds_cell(runs, done)
         for column in (*self.scores.columns, *self.costs):
             cells[column.column.key] = column.cell(runs)
-        if len({kind(run) for run in runs if run.done}) > 1:
-            for key in {SECONDS.column.key, SPEED.column.key} & cells.keys():
-                cells[key] = replace(cells[key], marks=MACHINES)
         cells |= self._comparison(variant, runs)
         return Row(
             id=variant.id,
