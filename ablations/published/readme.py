@@ -216,11 +216,14 @@ def _code(run: Run) -> str:
 
 def _counted(texts: Iterable[str]) -> str:
     """Each text once, most frequent first, with the number of runs where there are several."""
+    from reports.formats import counted
+
     found = Counter(text for text in texts if text)
     if len(found) == 1:
         return next(iter(found))
     return "; ".join(
-        f"{text} ({number} runs)" for text, number in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
+        f"{text} ({counted(number, 'run')})"
+        for text, number in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
     )
 
 
