@@ -4,8 +4,8 @@ The rule. Depth, ties and dropout are the template's. Two widths are free, both 
 layer or a convolution) and `d_embedding`; `resized` says what follows them. For each difference of the two, smallest
 first, the `d_hidden` that comes nearest to the target is found; the first pair within 1 % is taken, or else the
 nearest of all, which must be within the tolerance. A tied `lstm` or `gnmt` has a linear layer from its states to the
-softmax matrix only where the two differ, and learns less without one (an LSTM at `multi30k-cpu` 17.5 BLEU for 22.5, one
-seed), so it gets equal widths only where no others come near.
+softmax matrix only where the two differ, so it gets equal widths only where no others come near. The evidence that the
+layer matters is one LSTM at `multi30k-cpu`, one seed (reports/published/README.md).
 """
 
 from __future__ import annotations
